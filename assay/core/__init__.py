@@ -1,0 +1,1 @@
+"""Pure functions on tensors: no configuration, no device, no files, no logging."""

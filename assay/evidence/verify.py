@@ -1,0 +1,193 @@
+"""Is a run directory intact, and is it complete? Answered from its files alone, with the standard library alone.
+
+*Intact*: every file is what ``SHA256SUMS`` says, nothing was added or taken away. *Complete*: the files belong to one finished run:
+manifest and provenance bind them, the history has every planned step and adds up, the reference never changed.
+Whether the numbers follow from the weights is a third question, which needs torch: :mod:`assay.runs.verify`.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from assay.errors import EvidenceError, RunError
+from assay.evidence import sums
+from assay.evidence.digest import file_digest
+from assay.evidence.history import check_history
+from assay.evidence.manifest import (
+    BOUND,
+    FILES,
+    FORMAT,
+    INPUTS,
+    MANIFEST,
+    PREDICATE_TYPE,
+    PROVENANCE,
+    STATEMENT_TYPE,
+)
+from assay.verdicts import Claim, Verdict
+
+SIZE_LIMIT = 2**28
+"""Largest text file that is read, in bytes."""
+
+
+def verify_files(directory: str | Path) -> list[Claim]:
+    """Return the claims *intact* and *complete* about a run directory.
+
+    Raises:
+        RunError: there is no such directory, it is no run, or it cannot be read.
+    """
+    place = Path(directory)
+    if not place.is_dir():
+        raise RunError(f"{place}: no such run directory; check the path")
+    if not (place / "config.toml").exists() and not (place / sums.NAME).exists():
+        raise RunError(f"{place}: not a run directory (neither config.toml nor {sums.NAME} in it); check the path")
+    try:
+        return [_intact(place), _complete(place)]
+    except OSError as error:
+        raise RunError(f"{error.filename or place}: cannot read ({error.strerror}); check its permissions") from error
+
+
+def _intact(place: Path) -> Claim:
+    if not (place / sums.NAME).exists():
+        return Claim("intact", *_unsealed(place))
+    findings = sums.check_sums(place)
+    if findings:
+        return Claim("intact", Verdict.DISAGREES, f"{len(findings)} difference(s) from {sums.NAME}", tuple(findings))
+    return Claim("intact", Verdict.HOLDS, f"every file has the sha256 in {sums.NAME}, none added, none missing")
+
+
+def _unsealed(place: Path) -> tuple[Verdict, str, tuple[str, ...]]:
+    """Say why there are no sums: the run has not finished, or they were taken away."""
+    if (place / "results.json").exists() and (place / MANIFEST).exists():
+        return Verdict.DISAGREES, f"{sums.NAME} is missing", (f"{sums.NAME}: is missing from a run that has its manifest",)
+    return Verdict.COULD_NOT_RUN, f"the run has not finished; continue it with: assay train --resume {place}", ()
+
+
+def _complete(place: Path) -> Claim:
+    missing = [name for name in FILES if not (place / name).is_file() or (place / name).is_symlink()]
+    if missing and not (place / sums.NAME).exists() and not (place / MANIFEST).exists():
+        return Claim("complete", Verdict.COULD_NOT_RUN, f"the run has not finished: no {', '.join(missing)}")
+    findings = [f"{name}: is missing" for name in missing]
+    for check, names in _CHECKS:
+        if set(names) & set(missing):
+            continue
+        try:
+            findings += check(place)
+        except EvidenceError as error:
+            findings.append(str(error))
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+            findings.append(f"{names[0]}: an entry is missing or of the wrong kind ({type(error).__name__}: {error})")
+    if findings:
+        return Claim("complete", Verdict.DISAGREES, f"{len(findings)} finding(s)", tuple(findings))
+    return Claim(
+        "complete",
+        Verdict.HOLDS,
+        "manifest and provenance bind every file, the history has every planned step and adds up, the reference never changed",
+    )
+
+
+def _check_manifest(place: Path) -> list[str]:
+    manifest = read_json(place / MANIFEST)
+    environment = read_json(place / "environment.json")
+    findings = []
+    if manifest["format"] != FORMAT:
+        findings.append(f"{MANIFEST}: format is {manifest['format']!r}, expected {FORMAT!r}")
+    if set(manifest["files"]) != set(BOUND):
+        odd = sorted(set(manifest["files"]) ^ set(BOUND))
+        findings.append(f"{MANIFEST}: must bind exactly {', '.join(BOUND)}; differs in {', '.join(map(repr, odd))}")
+    for name in BOUND:
+        if manifest["files"].get(name) != file_digest(place / name):
+            findings.append(f"{name}: is not the file that {MANIFEST} binds; it was changed or swapped")
+    if manifest["source"] != environment["source"]:
+        findings.append(f"{MANIFEST}: source digest differs from the one in environment.json")
+    return findings
+
+
+def _check_provenance(place: Path) -> list[str]:
+    statement, manifest = read_json(place / PROVENANCE), read_json(place / MANIFEST)
+    definition = statement["predicate"]["buildDefinition"]
+    findings = []
+    if statement["_type"] != STATEMENT_TYPE or statement["predicateType"] != PREDICATE_TYPE:
+        findings.append(f"{PROVENANCE}: not an in-toto Statement v1 with a SLSA provenance v1 predicate")
+    named = {
+        entry["name"]: entry["digest"]["sha256"]
+        for entry in [*statement["subject"], *definition["resolvedDependencies"]]
+        if "digest" in entry
+    }
+    expected = {**manifest["files"], "assay source": manifest["source"]}
+    for name in sorted(set(named) | set(expected)):
+        if named.get(name) != expected.get(name):
+            findings.append(f"{PROVENANCE}: digest of {name} differs from {MANIFEST}")
+    if definition["externalParameters"] != read_toml(place / "config.toml"):
+        findings.append(f"{PROVENANCE}: its parameters are not those of config.toml")
+    return findings
+
+
+def _check_reference(place: Path) -> list[str]:
+    digests = read_json(place / "results.json")["reference_digests"]
+    ends = {"rl 0", "end"} - set(digests)
+    if ends or len(set(digests.values())) != 1:
+        return ["results.json: the reference's digest is not the same at the start of RL, every checkpoint and the end"]
+    return []
+
+
+def _check_history(place: Path) -> list[str]:
+    return check_history(
+        read_rows(place / "metrics.jsonl"), read_toml(place / "config.toml"), read_json(place / "results.json")
+    )
+
+
+_CHECKS: tuple[tuple[Callable[[Path], list[str]], tuple[str, ...]], ...] = (
+    (_check_manifest, (MANIFEST, *BOUND)),
+    (_check_provenance, (PROVENANCE, MANIFEST, *INPUTS)),
+    (_check_reference, ("results.json",)),
+    (_check_history, ("metrics.jsonl", "config.toml", "results.json")),
+)
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        EvidenceError: it is not JSON, holds a number JSON has not, or is unreasonably large.
+    """
+    return _parse(path, _loads)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file; raises as :func:`read_json`."""
+    return _parse(path, tomllib.loads)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Read a file of one JSON object a line; raises as :func:`read_json`, naming the line."""
+    rows = []
+    for number, line in enumerate(_parse(path, str.splitlines), 1):
+        try:
+            row = _loads(line)
+        except (ValueError, RecursionError) as error:
+            raise EvidenceError(f"{path.name}: line {number} is not JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise EvidenceError(f"{path.name}: line {number} is not a JSON object")
+        rows.append(row)
+    return rows
+
+
+def _parse(path: Path, parse: Callable[[str], Any]) -> Any:
+    if path.stat().st_size > SIZE_LIMIT:
+        raise EvidenceError(f"{path.name}: larger than {SIZE_LIMIT >> 20} MiB; not read")
+    try:
+        return parse(path.read_bytes().decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise EvidenceError(f"{path.name}: cannot be parsed ({error})") from error
+
+
+def _loads(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a JSON number")

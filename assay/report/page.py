@@ -1,0 +1,6 @@
+"""stub"""
+from pathlib import Path
+
+
+def build_page(directory: Path) -> str:
+    return "<html></html>"

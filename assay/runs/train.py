@@ -1,0 +1,233 @@
+"""Training into a run directory: start, resume, seal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from assay.errors import Interrupted, RunError
+from assay.evidence import sums
+from assay.evidence.manifest import (
+    FILES,
+    MANIFEST,
+    PROVENANCE,
+    build_manifest,
+    build_provenance,
+)
+from assay.evidence.verify import read_json, read_rows, read_toml
+from assay.report.page import build_page
+from assay.runs.directory import (
+    Journal,
+    create,
+    held,
+    removed_on_failure,
+    to_json,
+    write,
+)
+from assay.runs.environment import describe_environment, differences, one_thread
+from assay.runs.results import Splits, compute_results, monitor
+from assay.tasks.chain import SPLITS, draw_splits
+from assay.training import checkpoint, loop
+from assay.training.config import Recipe, build_recipe, read_settings
+from assay.training.state import State, start
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        directory: where everything is.
+        results: the content of ``results.json``: plan, spent, points (success and KL at init, after warm-up, after RL, on train and
+            test), gains, tensors, reference digests. Probabilities are in [0, 1], KL in nats a response.
+    """
+
+    directory: Path
+    results: Record
+
+    @property
+    def report(self) -> Path:
+        """Return the path of the run's report."""
+        return self.directory / "report.html"
+
+
+def train(
+    recipe: Recipe | str | Path | dict[str, Any] | None = None,
+    output: str | Path | None = None,
+    *,
+    on_step: Callable[[Record], None] = lambda record: None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Run:
+    """Train the seed experiment into a new directory, evaluate it, seal it, and write its report.
+
+    Args:
+        recipe: a :class:`~assay.training.config.Recipe`, the path of a TOML file, nested settings, or None for the seed experiment.
+        output: the run directory, which must not exist; None makes ``runs/seed-TIME``.
+        on_step: receives each step's record (see the run directory's format) as it is taken.
+        stopping: asked after each step; True saves a resumable checkpoint and raises ``Interrupted``.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        ConfigError: a setting is unknown, out of range or contradicts another. Nothing is written.
+        RunError: the directory exists or cannot be written.
+        UpdateError: a guard stopped the run: a gradient missing or not finite, sampler and scorer apart, a changed reference.
+        Interrupted: ``stopping`` asked for it.
+
+    The experiment: ``docs/experiment.md``. The estimator: Kool et al. 2019 (:func:`assay.core.advantages.leave_one_out`).
+    """
+    settled = as_recipe(recipe)
+    splits = draw_splits(settled.seed, train=settled.task.train_problems, test=settled.task.test_problems)
+    directory = Path(output) if output is not None else default_output()
+    create(directory)
+    with held(directory):
+        with removed_on_failure(directory):
+            write(directory / "config.toml", tomli_w.dumps(settled.model_dump()).encode())
+            write(directory / "data.json", to_json({name: [p.prompt for p in splits[name]] for name in SPLITS}))
+            write(directory / "environment.json", to_json(describe_environment()))
+        return _carry_through(directory, settled, splits, on_step, stopping)
+
+
+def resume(
+    directory: str | Path,
+    *,
+    on_step: Callable[[Record], None] = lambda record: None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Run:
+    """Continue an interrupted run from its last checkpoint to the end.
+
+    Weights, metrics and manifest come out as those of the uninterrupted run, byte for byte.
+
+    Raises:
+        RunError: no such run, it has finished, another process holds it, or source or environment are not those it began with.
+        CheckpointError: its checkpoint is damaged.
+        UpdateError, Interrupted: as :func:`train`.
+    """
+    place = Path(directory)
+    with held(place):
+        if (place / sums.NAME).exists():
+            raise RunError(f"{place}: this run has finished; verify it with: assay verify {place}")
+        recipe, splits = open_run(place)
+        changed = differences(read_json(place / "environment.json"), describe_environment())
+        if changed:
+            raise RunError(
+                f"{place}: cannot be continued as one run, because {'; '.join(changed)}; go back to what it began with, "
+                "or start a new run"
+            )
+        return _carry_through(place, recipe, splits, on_step, stopping)
+
+
+def as_recipe(recipe: Recipe | str | Path | dict[str, Any] | None) -> Recipe:
+    """Return a recipe from any of the forms that :func:`train` takes."""
+    if isinstance(recipe, Recipe):
+        return recipe
+    if isinstance(recipe, str | Path):
+        return build_recipe(read_settings(Path(recipe)), place=str(recipe))
+    return build_recipe(recipe or {}, place="settings")
+
+
+def default_output() -> Path:
+    """Return a new directory name under ``runs/`` made from the time."""
+    return Path("runs") / f"seed-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def open_run(place: Path) -> tuple[Recipe, Splits]:
+    """Read a run's settings and problems.
+
+    Raises:
+        RunError: the directory is no run, or its problems are not the ones its seed draws.
+        ConfigError: its settings are damaged.
+    """
+    if not place.is_dir():
+        raise RunError(f"{place}: no such run directory; check the path")
+    if not (place / "config.toml").is_file():
+        raise RunError(f"{place}: not a run directory (no config.toml in it); check the path")
+    recipe = build_recipe(read_toml(place / "config.toml"), place=str(place / "config.toml"))
+    if not (place / "data.json").is_file():
+        raise RunError(f"{place / 'data.json'}: is missing; the run cannot be used without its problems")
+    recorded = read_json(place / "data.json")
+    splits = draw_splits(recipe.seed, train=recipe.task.train_problems, test=recipe.task.test_problems)
+    if recorded != {name: [problem.prompt for problem in splits[name]] for name in SPLITS}:
+        raise RunError(f"{place / 'data.json'}: not the problems that seed {recipe.seed} draws; the file was changed")
+    return recipe, splits
+
+
+def load_state(place: Path, recipe: Recipe) -> State:
+    """Read a run's checkpoint.
+
+    Raises:
+        RunError: it is missing or unreadable.
+        CheckpointError: it is damaged, or does not fit the recipe.
+    """
+    path = place / "checkpoint.pt"
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path}: cannot read the checkpoint ({error.strerror})") from error
+    return checkpoint.from_bytes(data, recipe, place=str(path))
+
+
+def _carry_through(
+    place: Path,
+    recipe: Recipe,
+    splits: Splits,
+    on_step: Callable[[Record], None],
+    stopping: Callable[[], bool],
+) -> Run:
+    """Train from where the directory stands to the end, then seal it."""
+    path = place / "checkpoint.pt"
+    state = load_state(place, recipe) if path.exists() else start(recipe)
+    metrics = Journal(place / "metrics.jsonl", keep=state.rows(recipe))
+    timing = Journal(place / "timing.jsonl", keep=None)
+
+    def emit(record: Record, seconds: float) -> None:
+        metrics.append(record)
+        timing.append({"phase": record["phase"], "step": record["step"], "seconds": round(seconds, 6)})
+        on_step(record)
+
+    def save(state: State) -> None:
+        metrics.sync()
+        write(path, checkpoint.to_bytes(state))
+
+    timing.append({"event": "started" if state.rows(recipe) == 0 else "resumed", "time": _now()})
+    try:
+        with one_thread():
+            loop.run(state, recipe, splits["train"], loop.Hooks(emit, save, monitor(splits), stopping))
+            results = compute_results(recipe, splits, state, read_rows(metrics.path))
+    except Interrupted as interrupted:
+        raise Interrupted(f"{interrupted}; continue with: assay train --resume {place}") from None
+    finally:
+        metrics.close()
+        timing.close()
+    _seal(place, recipe, results)
+    return Run(place, results)
+
+
+def _seal(place: Path, recipe: Recipe, results: Record) -> None:
+    """Write results, evidence and report. ``SHA256SUMS`` comes last: a run that has it is finished."""
+    write(place / "results.json", to_json(results))
+    with (place / "timing.jsonl").open("a") as file:
+        finished = _now()
+        file.write(f'{{"event": "finished", "time": "{finished}"}}\n')
+    environment = read_json(place / "environment.json")
+    manifest = build_manifest(place, environment)
+    write(place / MANIFEST, to_json(manifest))
+    started = read_rows(place / "timing.jsonl")[0]["time"]
+    write(
+        place / PROVENANCE,
+        to_json(build_provenance(manifest, recipe.model_dump(), environment, started=started, finished=finished)),
+    )
+    write(place / "report.html", build_page(place).encode())
+    write(place / sums.NAME, sums.sums_text(place, list(FILES)).encode())
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,128 @@
+"""The checkpoint: a run's whole state in one tensor file, read back without executing anything.
+
+``checkpoint.pt`` is what ``torch.save`` writes of one dictionary; it opens with ``torch.load(..., weights_only=True)``:
+
+    format              "assay-checkpoint/1"
+    phase, step         where the run stands; "done" when it has finished
+    policy, reference   parameter name -> tensor (the reference is empty during warm-up)
+    optimizer           AdamW's state dictionary
+    reference_digests, last_gradient    as in :class:`assay.training.state.State`
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from assay.core.digest import weights_digest
+from assay.errors import CheckpointError
+from assay.policies.transformer import TinyTransformer
+from assay.training.config import Recipe
+from assay.training.state import State, adamw, initial_policy
+
+FORMAT = "assay-checkpoint/1"
+KEYS = {
+    "format": str,
+    "phase": str,
+    "step": int,
+    "policy": dict,
+    "reference": dict,
+    "optimizer": dict,
+    "reference_digests": dict,
+    "last_gradient": dict,
+}
+
+
+def to_bytes(state: State) -> bytes:
+    """Return the checkpoint file of a state. The same state gives the same bytes."""
+    reference = state.reference.named_parameters() if state.reference else ()
+    buffer = io.BytesIO()
+    content = {
+        "format": FORMAT,
+        "phase": state.phase,
+        "step": state.step,
+        "policy": _weights(state.policy.named_parameters()),
+        "reference": _weights(reference),
+        "optimizer": state.optimizer.state_dict(),
+        "reference_digests": dict(state.reference_digests),
+        "last_gradient": dict(state.last_gradient),
+    }
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def from_bytes(data: bytes, recipe: Recipe, *, place: str) -> State:
+    """Rebuild the state that a checkpoint file holds.
+
+    Args:
+        data: the file.
+        recipe: of the run; it fixes names and shapes.
+        place: the file's name, for messages.
+
+    Raises:
+        CheckpointError: not a tensor file, code instead of tensors, keys or shapes that do not fit the recipe, or a
+            reference that is not the one RL started from.
+    """
+    content = _load(data, place)
+    phase, step = content["phase"], content["step"]
+    limit = {"warmup": recipe.warmup.steps, "rl": recipe.rl.steps, "done": recipe.rl.steps}
+    if phase not in limit or not 0 <= step <= limit[phase]:
+        raise CheckpointError(f"{place}: stands at {phase} step {step}, which the plan does not contain")
+    policy = initial_policy(recipe)
+    _fill(policy, content["policy"], f"{place}: policy")
+    state = State(phase, step, policy, adamw(policy, recipe.warmup if phase == "warmup" else recipe.rl))
+    state.reference_digests = content["reference_digests"]
+    state.last_gradient = content["last_gradient"]
+    if phase != "warmup":
+        state.reference = initial_policy(recipe).requires_grad_(False)
+        _fill(state.reference, content["reference"], f"{place}: reference")
+        digest, first = weights_digest(state.reference.named_parameters()), state.reference_digests.get("rl 0")
+        if digest != first:
+            raise CheckpointError(f"{place}: the reference has digest {digest[:12]}, RL began with {str(first)[:12]}")
+    try:
+        state.optimizer.load_state_dict(content["optimizer"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{place}: the optimizer state does not fit this recipe ({error})") from error
+    return state
+
+
+def _load(data: bytes, place: str) -> dict[str, Any]:
+    try:
+        content = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{place}: refused, it holds something other than tensors and plain values; nothing in it was executed"
+        ) from error
+    except (RuntimeError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{place}: not a readable checkpoint; the file is damaged or not one of ours") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise CheckpointError(f"{place}: not an {FORMAT} file")
+    for key, kind in KEYS.items():
+        if not isinstance(content.get(key), kind):
+            raise CheckpointError(f"{place}: entry {key!r} is missing or not a {kind.__name__}")
+    return content
+
+
+def _weights(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in named}
+
+
+@torch.no_grad()
+def _fill(policy: TinyTransformer, weights: dict[str, Tensor], place: str) -> None:
+    parameters = dict(policy.named_parameters())
+    if set(weights) != set(parameters):
+        odd = sorted(set(weights) ^ set(parameters))[0]
+        raise CheckpointError(f"{place}: parameter {odd} is missing or unexpected")
+    for name, parameter in parameters.items():
+        tensor = weights[name]
+        if not isinstance(tensor, Tensor) or tensor.shape != parameter.shape or tensor.dtype != parameter.dtype:
+            raise CheckpointError(f"{place}: {name} should be {parameter.dtype} of shape {tuple(parameter.shape)}")
+        if not bool(tensor.isfinite().all()):
+            raise CheckpointError(f"{place}: {name} holds a value that is not finite")
+        parameter.copy_(tensor)

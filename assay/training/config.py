@@ -1,0 +1,229 @@
+"""The recipe: every setting of a run, frozen before it starts, and the plan that follows from it."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from assay.errors import ConfigError
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class TaskConfig(_Section):
+    """Which problems there are."""
+
+    train_problems: Positive = 20
+    """Training problems, drawn by the seed."""
+    test_problems: Positive = 20
+    """Test problems, disjoint from the training problems."""
+
+
+class PolicyConfig(_Section):
+    """The tiny transformer."""
+
+    width: Positive = 16
+    """Size of the residual stream."""
+    heads: Positive = 2
+    """Attention heads; must divide the width."""
+    feedforward: Positive = 32
+    """Hidden size of the feed-forward map."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} does not divide into {self.heads} heads; use a multiple")
+        return self
+
+
+class WarmupConfig(_Section):
+    """Supervised full-batch steps over all training problems."""
+
+    steps: Count = 40
+    """Steps, each over every training problem."""
+    learning_rate: Rate = 0.006
+    """AdamW learning rate."""
+    weight_decay: NonNegative = 0.0
+    """AdamW weight decay."""
+    max_grad_norm: Rate = 1.0
+    """Gradients are clipped to this norm."""
+
+
+class RLConfig(_Section):
+    """On-policy steps on the verifier's reward."""
+
+    estimator: Literal["rloo", "exact"] = "rloo"
+    """rloo: sampled REINFORCE with a leave-one-out baseline. exact: the same gradient over all trajectories."""
+    steps: Count = 100
+    """Steps; every batch is used once."""
+    learning_rate: Rate = 0.0015
+    """AdamW learning rate; the optimizer is a fresh one."""
+    weight_decay: NonNegative = 0.0
+    """AdamW weight decay."""
+    max_grad_norm: Rate = 1.0
+    """Gradients are clipped to this norm."""
+    problems_per_step: Positive = 5
+    """Problems a step, in a fixed cycle; must divide the training problems."""
+    num_generations: Count = 8
+    """Responses a problem: at least 2 for rloo, and 0 for exact, which draws none."""
+    beta: NonNegative = 0.03
+    """Weight of KL(policy to reference) in the reward, in reward per nat."""
+
+    @model_validator(mode="after")
+    def _estimator_fits(self) -> Self:
+        if self.estimator == "rloo" and self.num_generations < 2:
+            raise ValueError(
+                f"num_generations = {self.num_generations}: leave-one-out needs a group of at least 2; "
+                "use 2 or more (or estimator = 'exact', which needs no group)"
+            )
+        if self.estimator == "exact" and self.num_generations:
+            raise ValueError(
+                f"num_generations = {self.num_generations} would do nothing: an exact step draws no responses; set it to 0"
+            )
+        return self
+
+
+class EvaluationConfig(_Section):
+    """Evaluation under frozen weights, from a stream of its own."""
+
+    samples: Positive = 1000
+    """Independent samples at each of three points on each of two splits."""
+    every: Positive = 5
+    """RL steps between exact evaluations recorded along the way (they draw nothing)."""
+
+
+class Recipe(_Section):
+    """Every setting of the seed experiment."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 29
+    """Names every random number of the run."""
+    save_steps: Positive = 10
+    """Steps between resumable checkpoints."""
+    task: TaskConfig = TaskConfig()
+    policy: PolicyConfig = PolicyConfig()
+    warmup: WarmupConfig = WarmupConfig()
+    rl: RLConfig = RLConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @model_validator(mode="after")
+    def _batches_fit_the_cycle(self) -> Self:
+        if self.task.train_problems % self.rl.problems_per_step:
+            raise ValueError(
+                f"rl.problems_per_step = {self.rl.problems_per_step} does not divide "
+                f"task.train_problems = {self.task.train_problems}: batches would not fit the cycle; use a divisor"
+            )
+        return self
+
+    def batch(self, step: int) -> list[int]:
+        """Return the training problems of RL step ``step`` (from 0): the next ones of the fixed cycle."""
+        first = step * self.rl.problems_per_step % self.task.train_problems
+        return list(range(first, first + self.rl.problems_per_step))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a recipe will spend, known before it starts.
+
+    Attributes:
+        warmup_steps: supervised steps.
+        rl_steps: on-policy steps.
+        responses_per_step: training trajectories drawn each RL step.
+        training_trajectories: drawn in all.
+        visits_per_problem: times the cycle reaches a training problem, fewest and most.
+        trajectories_per_problem: drawn for one training problem, fewest and most.
+        evaluation_samples: drawn under frozen weights, counted apart.
+    """
+
+    warmup_steps: int
+    rl_steps: int
+    responses_per_step: int
+    training_trajectories: int
+    visits_per_problem: tuple[int, int]
+    trajectories_per_problem: tuple[int, int]
+    evaluation_samples: int
+
+
+POINTS = ("init", "warmup", "rl")
+
+
+def plan(recipe: Recipe) -> Plan:
+    """Return the budget that a recipe fixes."""
+    rl = recipe.rl
+    per_step = rl.problems_per_step * rl.num_generations
+    whole, rest = divmod(rl.steps * rl.problems_per_step, recipe.task.train_problems)
+    visits = (whole, whole + bool(rest))
+    return Plan(
+        warmup_steps=recipe.warmup.steps,
+        rl_steps=rl.steps,
+        responses_per_step=per_step,
+        training_trajectories=rl.steps * per_step,
+        visits_per_problem=visits,
+        trajectories_per_problem=(visits[0] * rl.num_generations, visits[1] * rl.num_generations),
+        evaluation_samples=len(POINTS) * 2 * recipe.evaluation.samples,
+    )
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read a TOML file into plain settings.
+
+    Raises:
+        ConfigError: the file is missing, unreadable or not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the recipe ({error.strerror}); check the path") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+
+
+def build_recipe(settings: dict[str, Any], *, place: str) -> Recipe:
+    """Turn plain settings into a recipe.
+
+    Args:
+        settings: nested settings; whatever is absent takes its default.
+        place: where they come from, for the message.
+
+    Raises:
+        ConfigError: an unknown key (the nearest known one is suggested), a value out of range, a contradiction.
+    """
+    try:
+        return Recipe.model_validate(settings)
+    except ValidationError as error:
+        raise ConfigError(f"{place}: " + "; ".join(_explain(dict(detail)) for detail in error.errors())) from error
+
+
+def setting_names(model: type[BaseModel] = Recipe, prefix: str = "") -> list[str]:
+    """Return every setting by its dotted name."""
+    names = []
+    for name, field in model.model_fields.items():
+        nested = field.annotation
+        if isinstance(nested, type) and issubclass(nested, BaseModel):
+            names += setting_names(nested, f"{prefix}{name}.")
+        else:
+            names.append(prefix + name)
+    return names
+
+
+def _explain(detail: dict[str, Any]) -> str:
+    """Say one pydantic error as value, place and remedy."""
+    name = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, setting_names(), n=1, cutoff=0.5)
+        known = f"did you mean {near[0]}?" if near else "known settings: " + ", ".join(setting_names())
+        return f"unknown setting {name}; {known}"
+    if detail["type"] == "value_error":
+        return str(detail["ctx"]["error"])
+    return f"{name} = {detail['input']!r}: {detail['msg'][0].lower()}{detail['msg'][1:]}"

@@ -1,0 +1,64 @@
+"""One guarded update. A gradient that is missing or not finite stops the run; nothing is papered over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from assay.errors import UpdateError
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one update did.
+
+    Attributes:
+        grad_norm: Euclidean norm of the whole gradient before clipping.
+        clipped_grad_norm: the same after clipping.
+        tensor_norms: norm of each parameter's gradient before clipping, by name.
+    """
+
+    grad_norm: float
+    clipped_grad_norm: float
+    tensor_norms: dict[str, float]
+
+
+def apply_update(
+    policy: nn.Module, optimizer: torch.optim.Optimizer, loss: Float[Tensor, ""], *, max_grad_norm: float, place: str
+) -> Update:
+    """Clear the gradients, differentiate the loss, check every gradient, clip, and step.
+
+    Clipping and AdamW come after the unbiased gradient: the step that is applied is not that gradient times a rate.
+
+    Args:
+        policy: the module whose parameters ``optimizer`` holds.
+        optimizer: steps once.
+        loss: scalar to minimise, connected to every parameter.
+        max_grad_norm: gradients are scaled down to this norm when they exceed it.
+        place: phase and step, for the message.
+
+    Raises:
+        UpdateError: a parameter has no gradient, or one that is not finite. The weights are untouched.
+    """
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    names, gradients = [], []
+    for name, parameter in policy.named_parameters():
+        if parameter.grad is None:
+            raise UpdateError(f"{place}: parameter {name} has no gradient; the loss does not reach it")
+        names.append(name)
+        gradients.append(parameter.grad)
+    norms = torch.stack(torch._foreach_norm(gradients))
+    tensor_norms = dict(zip(names, norms.tolist(), strict=True))
+    for name, norm in tensor_norms.items():
+        if not norm < float("inf"):
+            raise UpdateError(f"{place}: the gradient of parameter {name} is not finite (norm {norm}); run stopped")
+    total = torch.linalg.vector_norm(norms)
+    torch.nn.utils.clip_grads_with_norm_(policy.parameters(), max_grad_norm, total)
+    optimizer.step()
+    raw = float(total)
+    clipped = raw * min(1.0, max_grad_norm / (raw + 1e-6))  # torch's own coefficient
+    return Update(raw, clipped, tensor_norms)
