@@ -91,7 +91,8 @@ def uniforms(
 def normals(seed: int, stream: Stream, count: int, *, problem: int = 0) -> Float[Tensor, " count"]:
     """Return ``count`` standard normals at one address, as the inverse normal CDF of its uniforms."""
     u = uniforms(seed, stream, count, problem=[problem], sample=[0])[0]
-    return torch.special.ndtri(u + 2.0**-54)
+    values: Tensor = torch.special.ndtri(u + 2.0**-54)
+    return values
 
 
 def _to_unit(high: Words, low: Words) -> Float[np.ndarray, " B"]:

@@ -35,6 +35,4 @@ def evaluate_point(
 ) -> PointEvaluation:
     """Measure frozen weights exactly and by sampling; arguments as of the two functions called."""
     exact = evaluate_exactly(policy, reference, problems)
-    return PointEvaluation(
-        exact, evaluate_by_sampling(policy, problems, samples=samples, seed=seed, occasion=occasion)
-    )
+    return PointEvaluation(exact, evaluate_by_sampling(policy, problems, samples=samples, seed=seed, occasion=occasion))

@@ -37,9 +37,9 @@ def evaluate_by_sampling(
 ) -> SampledEvaluation:
     """Draw problem and response ``samples`` times, independently, from the evaluation stream.
 
-    Each draw first picks a problem uniformly. So the draws are identically distributed, the count of
-    successes is exactly binomial with the mean success probability, and the Clopper-Pearson interval applies; with a fixed
-    number of draws a problem it would only be a bound.
+    Each draw first picks a problem uniformly. So the draws are identically distributed, the count of successes
+    is exactly binomial with the mean success probability, and the Clopper-Pearson interval applies; with a
+    fixed number of draws a problem it would only be a bound.
 
     Args:
         policy: frozen while this runs.

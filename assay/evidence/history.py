@@ -23,8 +23,10 @@ def check_history(rows: list[dict[str, Any]], config: dict[str, Any], results: d
     found = [(row["phase"], row["step"]) for row in rows]
     if found != expected:
         first = next((i for i, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), None)
-        where = f"line {first + 1} is {found[first]}, expected {expected[first]}" if first is not None else (
-            f"{len(found)} steps recorded, {len(expected)} planned"
+        where = (
+            f"line {first + 1} is {found[first]}, expected {expected[first]}"
+            if first is not None
+            else (f"{len(found)} steps recorded, {len(expected)} planned")
         )
         return [f"metrics.jsonl: not the planned steps in order: {where}"]
     findings = []

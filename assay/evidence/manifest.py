@@ -1,8 +1,8 @@
 """The manifest and the provenance statement: which source, data and settings gave which weights and numbers.
 
-``manifest.json`` holds no clock: two runs of one recipe on one machine and build have the same manifest, byte for byte.
-``provenance.intoto.json`` says the same to other people's tools, as an in-toto Statement v1 with a SLSA
-provenance v1 predicate, and adds when the run started and finished.
+``manifest.json`` holds no clock: two runs of one recipe on one machine and build have the same manifest, byte
+for byte. ``provenance.intoto.json`` says the same to other people's tools, as an in-toto Statement v1 with a
+SLSA provenance v1 predicate, and adds when the run started and finished.
 """
 
 from __future__ import annotations

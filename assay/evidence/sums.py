@@ -21,8 +21,8 @@ def sums_text(directory: Path, names: list[str]) -> str:
 def check_sums(directory: Path) -> list[str]:
     """Compare a directory with its ``SHA256SUMS`` and return what is wrong, one line a finding.
 
-    The directory is flat: every entry must be a regular file that the sums list, and the other way round. A name with a
-    path in it is a finding and is never opened; neither is a link, a directory or a device.
+    The directory is flat: every entry must be a regular file that the sums list, and the other way round. A
+    name with a path in it is a finding and is never opened; neither is a link, a directory or a device.
 
     Raises:
         OSError: the directory or a file in it cannot be read.

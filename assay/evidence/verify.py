@@ -1,8 +1,9 @@
 """Is a run directory intact, and is it complete? Answered from its files alone, with the standard library alone.
 
-*Intact*: every file is what ``SHA256SUMS`` says, nothing was added or taken away. *Complete*: the files belong to one finished run:
-manifest and provenance bind them, the history has every planned step and adds up, the reference never changed.
-Whether the numbers follow from the weights is a third question, which needs torch: :mod:`assay.runs.verify`.
+*Intact*: every file is what ``SHA256SUMS`` says, nothing was added or taken away. *Complete*: the files belong
+to one finished run: manifest and provenance bind them, the history has every planned step and adds up, the
+reference never changed. Whether the numbers follow from the weights is a third question, which needs torch:
+:mod:`assay.runs.verify`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _intact(place: Path) -> Claim:
 def _unsealed(place: Path) -> tuple[Verdict, str, tuple[str, ...]]:
     """Say why there are no sums: the run has not finished, or they were taken away."""
     if (place / "results.json").exists() and (place / MANIFEST).exists():
-        return Verdict.DISAGREES, f"{sums.NAME} is missing", (f"{sums.NAME}: is missing from a run that has its manifest",)
+        return Verdict.DISAGREES, f"{sums.NAME} is missing", (f"{sums.NAME}: is missing; the run is sealed",)
     return Verdict.COULD_NOT_RUN, f"the run has not finished; continue it with: assay train --resume {place}", ()
 
 
@@ -85,7 +86,8 @@ def _complete(place: Path) -> Claim:
     return Claim(
         "complete",
         Verdict.HOLDS,
-        "manifest and provenance bind every file, the history has every planned step and adds up, the reference never changed",
+        "manifest and provenance bind every file, the history has every planned step and adds up, "
+        "the reference never changed",
     )
 
 
@@ -159,7 +161,8 @@ def read_json(path: Path) -> Any:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; raises as :func:`read_json`."""
-    return _parse(path, tomllib.loads)
+    settings: dict[str, Any] = _parse(path, tomllib.loads)
+    return settings
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -53,9 +53,7 @@ def score(policy: Policy, prompt: Int[Tensor, "B S"], response: Int[Tensor, "B T
     return response_logp(policy(shifted_input(prompt, response)), response)
 
 
-def score_stepwise(
-    policy: Policy, prompt: Int[Tensor, "B S"], response: Int[Tensor, "B T"]
-) -> Float[Tensor, "B T"]:
+def score_stepwise(policy: Policy, prompt: Int[Tensor, "B S"], response: Int[Tensor, "B T"]) -> Float[Tensor, "B T"]:
     """Score as :func:`score` does, but token by token, as the sampler reads: an independent check of the shift."""
     tokens, columns = prompt, []
     for t in range(response.shape[1]):

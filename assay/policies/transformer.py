@@ -19,8 +19,8 @@ from assay.core.streams import Stream, normals
 class TinyTransformer(nn.Module):
     """A causal transformer of one block and 17 parameter tensors.
 
-    Two embeddings, twelve tensors in the block (two norms, four linear maps, weight and bias each), two in the final norm and
-    an untied head without bias.
+    Two embeddings, twelve tensors in the block (two norms, four linear maps, weight and bias each), two in the
+    final norm and an untied head without bias.
 
     Args:
         vocabulary: tokens that can be read.
@@ -65,9 +65,9 @@ class TinyTransformer(nn.Module):
     def reset(self, seed: int) -> None:
         """Set the initial weights from the seed's own stream.
 
-        Embeddings are standard normals, linear maps normal with variance 1 / (3 inputs), which is the variance torch gives
-        them by default; norms are the identity and biases zero. The numbers are made in float64 and then rounded, so that
-        both precisions start from the same point.
+        Embeddings are standard normals, linear maps normal with variance 1 / (3 inputs), which is the variance
+        torch gives them by default; norms are the identity and biases zero. The numbers are made in float64 and
+        then rounded, so that both precisions start from the same point.
         """
         for index, (name, parameter) in enumerate(self.named_parameters()):
             if parameter.ndim == 1:
@@ -84,9 +84,11 @@ class TinyTransformer(nn.Module):
         x = x + self._attention(self.attention_norm(x))
         hidden = F.gelu(self.feedforward_in(self.feedforward_norm(x)), approximate="tanh")
         x = x + self.feedforward_out(hidden)
-        return self.head(self.final_norm(x))
+        logits: Tensor = self.head(self.final_norm(x))
+        return logits
 
     def _attention(self, x: Float[Tensor, "B S D"]) -> Float[Tensor, "B S D"]:
         q, k, v = self.attention_in(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.attention_out(mixed.transpose(1, 2).flatten(2))
+        attended: Tensor = self.attention_out(mixed.transpose(1, 2).flatten(2))
+        return attended

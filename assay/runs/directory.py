@@ -113,12 +113,26 @@ def write(path: Path, data: bytes) -> None:
             os.close(descriptor)
 
 
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that must not exist, with its parents.
+
+    Raises:
+        RunError: it exists, or cannot be written.
+    """
+    with named_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() or path.is_symlink():
+            raise RunError(f"{path}: exists already and is not overwritten; choose another name")
+    write(path, data)
+
+
 class Journal:
     """A file of one JSON object a line that only grows while a run lasts.
 
     Args:
         path: the file; created when absent.
-        keep: lines to keep; later ones, written after the checkpoint a run is resumed from, are cut off. None keeps all.
+        keep: lines to keep; later ones, written after the checkpoint a run is resumed from, are cut off. None
+            keeps all.
 
     Raises:
         RunError: fewer whole lines are there than must be kept, or the file cannot be written.

@@ -31,8 +31,8 @@ class Evaluation:
 def evaluate(output: str | Path, split: str = "test", *, samples: int | None = None) -> Evaluation:
     """Reload a finished run's checkpoint and measure its three points on one split.
 
-    Samples are drawn from the evaluation stream and counted apart; the training streams are not touched, and nothing is
-    written.
+    Samples are drawn from the evaluation stream and counted apart; the training streams are not touched, and
+    nothing is written.
 
     Args:
         output: the run directory.

@@ -138,7 +138,8 @@ def deviations(recorded: Any, computed: Any, *, tolerance: float, path: str = ""
         path: of this part, for messages.
     """
     if isinstance(recorded, dict) and isinstance(computed, dict):
-        missing = [f"{path}{key}: only {'recorded' if key in recorded else 'computed'}" for key in set(recorded) ^ set(computed)]
+        single = set(recorded) ^ set(computed)
+        missing = [f"{path}{key}: only {'recorded' if key in recorded else 'computed'}" for key in single]
         both = [key for key in computed if key in recorded]
         inner = [deviations(recorded[key], computed[key], tolerance=tolerance, path=f"{path}{key}.") for key in both]
         return sorted(missing) + [line for lines in inner for line in lines]

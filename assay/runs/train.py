@@ -45,8 +45,9 @@ class Run:
 
     Attributes:
         directory: where everything is.
-        results: the content of ``results.json``: plan, spent, points (success and KL at init, after warm-up, after RL, on train and
-            test), gains, tensors, reference digests. Probabilities are in [0, 1], KL in nats a response.
+        results: the content of ``results.json``: plan, spent, points (success and KL at init, after warm-up,
+            after RL, on train and test), gains, tensors, reference digests. Probabilities are in [0, 1], KL in
+            nats a response.
     """
 
     directory: Path
@@ -68,7 +69,8 @@ def train(
     """Train the seed experiment into a new directory, evaluate it, seal it, and write its report.
 
     Args:
-        recipe: a :class:`~assay.training.config.Recipe`, the path of a TOML file, nested settings, or None for the seed experiment.
+        recipe: a :class:`~assay.training.config.Recipe`, the path of a TOML file, nested settings, or None for
+            the seed experiment.
         output: the run directory, which must not exist; None makes ``runs/seed-TIME``.
         on_step: receives each step's record (see the run directory's format) as it is taken.
         stopping: asked after each step; True saves a resumable checkpoint and raises ``Interrupted``.
@@ -79,10 +81,12 @@ def train(
     Raises:
         ConfigError: a setting is unknown, out of range or contradicts another. Nothing is written.
         RunError: the directory exists or cannot be written.
-        UpdateError: a guard stopped the run: a gradient missing or not finite, sampler and scorer apart, a changed reference.
+        UpdateError: a guard stopped the run: a gradient missing or not finite, sampler and scorer apart, a
+            changed reference.
         Interrupted: ``stopping`` asked for it.
 
-    The experiment: ``docs/experiment.md``. The estimator: Kool et al. 2019 (:func:`assay.core.advantages.leave_one_out`).
+    The experiment: ``docs/experiment.md``. The estimator: Kool et al. 2019
+    (:func:`assay.core.advantages.leave_one_out`).
     """
     settled = as_recipe(recipe)
     splits = draw_splits(settled.seed, train=settled.task.train_problems, test=settled.task.test_problems)
@@ -107,7 +111,8 @@ def resume(
     Weights, metrics and manifest come out as those of the uninterrupted run, byte for byte.
 
     Raises:
-        RunError: no such run, it has finished, another process holds it, or source or environment are not those it began with.
+        RunError: no such run, it has finished, another process holds it, or source or environment are not those
+            it began with.
         CheckpointError: its checkpoint is damaged.
         UpdateError, Interrupted: as :func:`train`.
     """
@@ -119,7 +124,7 @@ def resume(
         changed = differences(read_json(place / "environment.json"), describe_environment())
         if changed:
             raise RunError(
-                f"{place}: cannot be continued as one run, because {'; '.join(changed)}; go back to what it began with, "
+                f"{place}: cannot go on as one run, because {'; '.join(changed)}; go back to what it began with, "
                 "or start a new run"
             )
         return _carry_through(place, recipe, splits, on_step, stopping)

@@ -1,6 +1,7 @@
 """The checkpoint: a run's whole state in one tensor file, read back without executing anything.
 
-``checkpoint.pt`` is what ``torch.save`` writes of one dictionary; it opens with ``torch.load(..., weights_only=True)``:
+``checkpoint.pt`` is what ``torch.save`` writes of one dictionary; it opens with ``torch.load(...,
+weights_only=True)``:
 
     format              "assay-checkpoint/1"
     phase, step         where the run stands; "done" when it has finished

@@ -90,7 +90,8 @@ class RLConfig(_Section):
             )
         if self.estimator == "exact" and self.num_generations:
             raise ValueError(
-                f"num_generations = {self.num_generations} would do nothing: an exact step draws no responses; set it to 0"
+                f"num_generations = {self.num_generations} would do nothing: an exact step draws no responses; "
+                "set it to 0"
             )
         return self
 

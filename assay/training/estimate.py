@@ -25,8 +25,8 @@ from assay.tree.trajectories import all_responses, tree_logp
 from assay.types import Policy, Rollout
 
 SAMPLER_TOLERANCE = 1e-4
-"""Largest difference, in nats, between the sampler's log-probability of a token and the rescored one. In float32 the two
-forwards differ by rounding alone, near 1e-6."""
+"""Largest difference, in nats, between the sampler's log-probability of a token and the rescored one. In
+float32 the two forwards differ by rounding alone, near 1e-6."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ class Estimate:
 Estimator = Callable[[Policy, Policy, int, list[int]], Estimate]
 
 
-def roll_out(policy: Policy, prompts: Int[Tensor, "P S"], *, problems: list[int], size: int, seed: int, step: int) -> Rollout:
+def roll_out(
+    policy: Policy, prompts: Int[Tensor, "P S"], *, problems: list[int], size: int, seed: int, step: int
+) -> Rollout:
     """Draw ``size`` responses to each problem from the current policy, rows grouped by problem.
 
     Args:
@@ -83,8 +85,8 @@ def sampled_estimator(
 ) -> Estimator:
     """Return REINFORCE with a leave-one-out baseline and KL in the reward, over ``size`` fresh responses a problem.
 
-    The estimate is unbiased for the gradient of ``mean_x E[reward] - beta KL(policy ‖ reference)`` over the batch's problems
-    at the current weights.
+    The estimate is unbiased for the gradient of ``mean_x E[reward] - beta KL(policy ‖ reference)`` over the
+    batch's problems at the current weights.
 
     Raises (when called):
         UpdateError: the sampler's log-probabilities and the rescored ones differ by more than rounding.
@@ -128,8 +130,9 @@ def sampled_estimator(
 def exact_estimator(problems: tuple[Problem, ...], prompts: Int[Tensor, "P S"], *, beta: float) -> Estimator:
     """Return the exact gradient of the same objective: every trajectory, weighed by its own probability.
 
-    ``S = Σ_y sg[p(y)] sg[F(y) - J] logp(y)`` with ``F = reward - beta (logp - logp_ref)`` and ``J = Σ_y p(y) F(y)``. Subtracting J changes nothing
-    in exact arithmetic, since ``Σ_y p(y) ∇logp(y) = 0``; it makes a problem without signal exactly silent.
+    ``S = Σ_y sg[p(y)] sg[F(y) - J] logp(y)`` with ``F = reward - beta (logp - logp_ref)`` and ``J = Σ_y p(y)
+    F(y)``. Subtracting J changes nothing in exact arithmetic, since ``Σ_y p(y) ∇logp(y) = 0``; it makes a
+    problem without signal exactly silent.
     """
     answers = torch.tensor([problem.answer() for problem in problems])
     leaves = all_responses(DIGITS, RESPONSE_LENGTH)

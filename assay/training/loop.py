@@ -91,8 +91,8 @@ def _next_phase(state: State, recipe: Recipe) -> None:
 def _warmup_step(state: State, recipe: Recipe, problems: tuple[Problem, ...]) -> Callable[[], Record]:
     """Return a function that takes one supervised step over all problems.
 
-    The objective is the mean over problems of the negative log-likelihood of the full response: the sum over its tokens,
-    not their mean.
+    The objective is the mean over problems of the negative log-likelihood of the full response: the sum over
+    its tokens, not their mean.
     """
     prompts, answers = encode_prompts(problems), encode_answers(problems)
     weights = sequence_mean(len(problems), total=len(problems))
@@ -124,13 +124,11 @@ def estimator_of(recipe: Recipe, problems: tuple[Problem, ...]) -> Estimator:
     return sampled_estimator(problems, prompts, size=rl.num_generations, beta=rl.beta, seed=recipe.seed)
 
 
-def _rl_step(
-    state: State, recipe: Recipe, problems: tuple[Problem, ...], monitor: Monitor
-) -> Callable[[], Record]:
+def _rl_step(state: State, recipe: Recipe, problems: tuple[Problem, ...], monitor: Monitor) -> Callable[[], Record]:
     """Return a function that takes one on-policy step: estimate, one backward, throw the batch away.
 
-    Where every advantage is exactly zero there is nothing to learn: the gradients are cleared and the optimizer does not step,
-    since Adam's momentum would otherwise move the weights.
+    Where every advantage is exactly zero there is nothing to learn: the gradients are cleared and the optimizer
+    does not step, since Adam's momentum would otherwise move the weights.
     """
     estimate = estimator_of(recipe, problems)
 

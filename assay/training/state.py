@@ -41,7 +41,8 @@ class State:
         policy: the weights being trained.
         optimizer: AdamW over them, a fresh one in each phase.
         reference: the frozen snapshot after warm-up; None before.
-        reference_digests: ``"rl 0"``, ``"rl 10"``, ... to the reference's digest at the start of RL and at every scheduled checkpoint.
+        reference_digests: ``"rl 0"``, ``"rl 10"``, ... to the reference's digest at the start of RL and at
+            every scheduled checkpoint.
         last_gradient: norm of each tensor's gradient at the last update that was applied in RL.
     """
 
@@ -96,7 +97,7 @@ def check_reference(state: State) -> str:
     first = state.reference_digests["rl 0"]
     if digest != first:
         raise UpdateError(
-            f"rl step {state.step}: the frozen reference changed (digest {digest[:12]}, was {first[:12]} when RL began); "
+            f"rl step {state.step}: the frozen reference changed (digest {digest[:12]}, was {first[:12]}); "
             "KL is no longer measured from where RL started"
         )
     return digest

@@ -44,7 +44,7 @@ def apply_update(
         UpdateError: a parameter has no gradient, or one that is not finite. The weights are untouched.
     """
     optimizer.zero_grad(set_to_none=True)
-    loss.backward()
+    torch.autograd.backward(loss)
     names, gradients = [], []
     for name, parameter in policy.named_parameters():
         if parameter.grad is None:

@@ -1,7 +1,8 @@
 """Exact mean and variance of the leave-one-out gradient estimator, for any group size, without enumerating groups.
 
-Over a group of G the estimator is ``g = (1/G) Σ_i (F_i - mean_{j≠i} F_j) s_i`` with the score ``s = ∇logp(y)`` and the return F.
-Written over pairs it is a U-statistic, ``g = C(G,2)^-1 Σ_{i<j} h(y_i, y_j)``, with the symmetric kernel
+Over a group of G the estimator is ``g = (1/G) Σ_i (F_i - mean_{j≠i} F_j) s_i`` with the score ``s = ∇logp(y)``
+and the return F. Written over pairs it is a U-statistic, ``g = C(G,2)^-1 Σ_{i<j} h(y_i, y_j)``, with the
+symmetric kernel
 
     h(y, y') = (F - F') (s - s') / 2 .
 
@@ -10,8 +11,8 @@ Its variance follows from Hoeffding's decomposition with two numbers that do not
     tr Var[g] = C(G,2)^-1 (2 (G - 2) ζ1 + ζ2),
     ζ1 = tr Var E[h | y] = E|(F - J) s - g|² / 4,      ζ2 = tr Var h = E|h|² - |E h|².
 
-Source: Hoeffding, "A class of statistics with asymptotically normal distribution", 1948; the pair form of the leave-one-out
-estimator is rewritten here.
+Source: Hoeffding, "A class of statistics with asymptotically normal distribution", 1948; the pair form of the
+leave-one-out estimator is rewritten here.
 """
 
 from __future__ import annotations

@@ -1,0 +1,324 @@
+"""The command line. Exit codes: 0 holds, 1 disagrees, 2 could not run.
+
+Each command is a frozen dataclass: its fields are the arguments, calling it does the work. Heavy packages are
+imported by the command that needs them, so that ``assay --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, make_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from pydantic import BaseModel
+from tyro.conf import Positional, arg, subcommand
+
+from assay.errors import AssayError, ConfigError
+from assay.training.config import Recipe, build_recipe, read_settings
+from assay.verdicts import Claim, Verdict, exit_code, overall
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def _settings_class(model: type[BaseModel]) -> type:
+    """Return a plain dataclass with a recipe section's fields and help, whose values nobody has validated yet.
+
+    The command line fills it; the recipe validates it, with messages that are the same wherever a setting comes from.
+    """
+    fields: list[tuple[str, Any, Any]] = []
+    for name, info in model.model_fields.items():
+        kind: Any = info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            section = _settings_class(kind)
+            fields.append((name, section, field(default_factory=section)))
+        else:
+            fields.append((name, Annotated[kind, arg(help=info.description)], field(default=info.default)))
+    return make_dataclass(model.__name__, fields, frozen=True, namespace={"__doc__": model.__doc__})
+
+
+Settings: Any = _settings_class(Recipe)
+
+
+def _as_settings(recipe: Recipe) -> Any:
+    def fill(kind: type, values: dict[str, Any]) -> Any:
+        kinds = {name: entry.type for name, entry in kind.__dataclass_fields__.items()}  # type: ignore[attr-defined]
+        return kind(**{k: fill(kinds[k], v) if isinstance(v, dict) else v for k, v in values.items()})
+
+    return fill(Settings, recipe.model_dump())
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train the seed experiment into a new directory, evaluate it, and write its report."""
+
+    recipe: Positional[Path | None] = None
+    """A TOML recipe; without one, the seed experiment."""
+    output: Path | None = None
+    """The new run directory (default: runs/seed-TIME). An existing one is never touched."""
+    resume: Path | None = None
+    """Continue this interrupted run instead, with its own settings."""
+    settings: Annotated[Settings, arg(name="")] = field(default_factory=Settings)
+
+    def __call__(self) -> int:
+        from assay.display import ProgressView, show_plan, show_summary
+
+        console = _console()
+        if self.resume is not None:
+            recipe = self._resumed(self.resume)
+        else:
+            recipe = build_recipe(asdict(self.settings), place="command line")
+        from assay.runs.train import default_output, resume, train
+
+        place = self.resume or self.output or default_output()
+        show_plan(console, recipe, str(place))
+        with ProgressView(console, recipe) as view, _stop_on_signal() as stopping:
+            if self.resume is not None:
+                run = resume(place, on_step=view.on_step, stopping=stopping)
+            else:
+                run = train(recipe, place, on_step=view.on_step, stopping=stopping)
+        show_summary(console, run.results)
+        console.print(f"report: {run.report}", highlight=False, markup=False, soft_wrap=True)
+        return 0
+
+    def _resumed(self, place: Path) -> Recipe:
+        """Return the settings of the run to continue, which cannot be changed."""
+        if self.recipe is not None or self.output is not None or self.settings != Settings():
+            raise ConfigError(
+                f"--resume {place}: a run goes on with its own settings; give no recipe, --output or setting"
+            )
+        from assay.runs.train import open_run
+
+        return open_run(place)[0]
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Reload a finished run's weights and measure them: exact success and KL, independent samples beside them."""
+
+    output: Path
+    """The run directory."""
+    split: str = "test"
+    """Which problems: train or test."""
+    samples: int | None = None
+    """Independent samples at each point (default: the run's own number)."""
+    json: bool = False
+    """Print a JSON record instead of a table."""
+
+    def __call__(self) -> int:
+        from assay.display import show_evaluation
+        from assay.runs.evaluate import evaluate
+
+        made = evaluate(self.output, self.split, samples=self.samples)
+        if self.json:
+            print(json.dumps(asdict(made), indent=1, ensure_ascii=False))
+        else:
+            show_evaluation(_console(), made)
+        return 0
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Check a run: intact (files as sealed), complete (one whole run), reproduced (numbers follow from the
+    weights)."""
+
+    directory: Positional[Path]
+    """The run directory."""
+    replay: bool = False
+    """Also train the same recipe again and compare."""
+    json: bool = False
+    """Print a JSON record instead of lines."""
+
+    def __call__(self) -> int:
+        from assay.runs.verify import verify
+
+        return _show_claims(list(verify(self.directory, replay=self.replay).claims), as_json=self.json)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare two finished runs: settings, steps, probabilities, gradients, results. Exit code 0 when identical
+    or close."""
+
+    first: Positional[Path]
+    """A run directory."""
+    second: Positional[Path]
+    """Another one."""
+    json: bool = False
+    """Print a JSON record instead of a table."""
+
+    def __call__(self) -> int:
+        from assay.display import show_comparison
+        from assay.runs.compare import compare
+
+        made = compare(self.first, self.second)
+        if self.json:
+            record = {**asdict(made), "verdict": made.claim.verdict}
+            print(json.dumps(record, indent=1, ensure_ascii=False, default=str))
+        else:
+            show_comparison(_console(), made)
+        return exit_code(made.claim.verdict)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Build a run's report from its files. A run is never changed: the page goes elsewhere, or is compared with
+    the one there."""
+
+    directory: Positional[Path]
+    """The run directory."""
+    to: Path | None = None
+    """Write the page here; must not exist."""
+
+    def __call__(self) -> int:
+        from assay.runs.report import report
+
+        print(report(self.directory, self.to))
+        return 0
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Check by exact enumeration that a gradient is the gradient of what it claims to ascend."""
+
+    subject: Positional[Literal["seed"]]
+    """What to audit. seed: the seed experiment's policy gradient, in all 17 tensors over all 100 trajectories."""
+    output: Path | None = None
+    """Also write the full record as JSON here; must not exist."""
+    json: bool = False
+    """Print the full record as JSON instead of lines."""
+
+    def __call__(self) -> int:
+        from assay.audit.seed import audit, claims
+        from assay.runs.directory import to_json, write_new
+
+        record = audit()
+        if self.output is not None:
+            write_new(self.output, to_json(record))
+        made = claims(record)
+        if self.json:
+            print(to_json(record).decode(), end="")
+            return exit_code(overall(made))
+        code = _show_claims(made, as_json=False)
+        for limit in record["limits"]:
+            print(f"Not shown: {limit}")
+        return code
+
+
+Command = Train | Evaluate | Verify | Compare | Report | Audit
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    return boundary(lambda: _parse(arguments)())
+
+
+def entry() -> None:
+    """Run as the ``assay`` console script."""
+    sys.exit(main())
+
+
+def boundary(work: Callable[[], int]) -> int:
+    """Do some work and turn every failure into exit code 2: one line for what a user can mend, a traceback for
+    a defect."""
+    try:
+        return work()
+    except AssayError as error:
+        print(f"assay: {' '.join(str(error).split())}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("assay: stopped at once; a run keeps its last checkpoint", file=sys.stderr)
+    except BrokenPipeError:
+        sys.stderr.close()
+    except Exception:
+        traceback.print_exc()
+        print("assay: this is a defect in assay, please report it with the lines above", file=sys.stderr)
+    return exit_code(Verdict.COULD_NOT_RUN)
+
+
+def _parse(arguments: list[str]) -> Command:
+    """Return the command that the arguments spell, with a recipe's settings as the defaults of its own options."""
+    command = _tyro(arguments, Settings())
+    if isinstance(command, Train) and command.recipe is not None:
+        recipe = build_recipe(read_settings(command.recipe), place=str(command.recipe))
+        command = _tyro(arguments, _as_settings(recipe))
+    return command
+
+
+def _tyro(arguments: list[str], settings: Any) -> Command:
+    commands = (
+        Annotated[Train, subcommand("train", default=Train(settings=settings))]
+        | Annotated[Evaluate, subcommand("evaluate")]
+        | Annotated[Verify, subcommand("verify")]
+        | Annotated[Compare, subcommand("compare")]
+        | Annotated[Report, subcommand("report")]
+        | Annotated[Audit, subcommand("audit")]
+    )
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            made: Command = tyro.cli(
+                commands,
+                args=arguments,
+                prog="assay",
+                description="Train by reinforcement learning from verifiable rewards, and prove what each update does.",
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
+    except SystemExit as done:
+        if not done.code:
+            raise
+        raise ConfigError(_one_line(complaint.getvalue())) from None
+    return made
+
+
+def _one_line(complaint: str) -> str:
+    """Return the substance of an argument parser's boxed message."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", complaint)
+    lines = [line.strip("│ ") for line in text.splitlines() if not line.startswith(("╭", "╰"))]
+    parts = " ".join(lines).split("─" * 8)
+    kept = [re.sub(r"[─\s]+", " ", part).strip() for part in parts if "For full helptext" not in part]
+    return "; ".join(part for part in kept if part and not part.startswith("Argument helptext"))
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()
+
+
+def _show_claims(claims: list[Claim], *, as_json: bool) -> int:
+    verdict = overall(claims)
+    if as_json:
+        print(json.dumps({"verdict": verdict, "claims": [asdict(claim) for claim in claims]}, indent=1))
+    else:
+        from assay.display import show_claims
+
+        show_claims(_console(), claims)
+    return exit_code(verdict)
+
+
+@contextlib.contextmanager
+def _stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """Let the first Ctrl-C or SIGTERM ask for a stop at the next step boundary; a second Ctrl-C stops at once."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: object) -> None:
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

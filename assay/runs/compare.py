@@ -1,0 +1,158 @@
+"""Comparison of two finished runs: their settings, histories, probabilities, gradients and results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from assay.core.digest import weights_digest
+from assay.errors import RunError
+from assay.evaluation.gradient import Noise, exact_gradient, leave_one_out_noise, response_probabilities
+from assay.evidence.digest import file_digest
+from assay.evidence.verify import read_json, read_rows
+from assay.runs.environment import one_thread
+from assay.runs.results import Record
+from assay.runs.train import load_state, open_run
+from assay.tasks.chain import SPLITS
+from assay.training.config import Recipe
+from assay.training.state import State
+from assay.verdicts import Claim, Verdict
+
+COMPARED = ("checkpoint.pt", "metrics.jsonl", "results.json")
+CLOSE = 1e-6
+"""Largest difference in any response's probability between two runs that are called close."""
+CURVES = ("strict_reward", "log_ratio", "return", "grad_norm")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two runs have in common.
+
+    Attributes:
+        runs: the two directories.
+        settings: settings that differ, as ``name: first, second``.
+        identical: whether each compared file is the same, byte for byte.
+        probability_gap: largest absolute difference in the final probability of any response to any problem.
+        gradient_gap: Euclidean distance of the objective's exact gradients at the final weights, all training
+            problems.
+        curve_gaps: largest absolute difference over the RL steps both have, by record entry.
+        success: mean exact success after RL, split to a pair.
+        kl: mean exact KL after RL, nats, split to a pair.
+        same_start: whether RL began at the same weights.
+        noise: what sampling costs in the first RL step, when one run samples and both began at the same weights.
+    """
+
+    runs: tuple[Path, Path]
+    settings: tuple[str, ...]
+    identical: dict[str, bool]
+    probability_gap: float
+    gradient_gap: float
+    curve_gaps: dict[str, float]
+    success: dict[str, tuple[float, float]]
+    kl: dict[str, tuple[float, float]]
+    same_start: bool
+    noise: Noise | None
+
+    @property
+    def claim(self) -> Claim:
+        """Return whether the two are one and the same run: identical, close, or different."""
+        if all(self.identical.values()):
+            return Claim("same run", Verdict.HOLDS, "identical: weights, history and results, byte for byte")
+        gap = f"largest difference in a response's probability {self.probability_gap:.3g}"
+        if not self.settings and self.probability_gap <= CLOSE:
+            return Claim("same run", Verdict.HOLDS, f"close, not identical: {gap} (limit {CLOSE:.0e})")
+        return Claim("same run", Verdict.DISAGREES, f"different: {gap}", self.settings)
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    place: Path
+    recipe: Recipe
+    splits: dict[str, Any]
+    state: State
+    rows: list[Record]
+    results: Record
+
+
+def compare(first: str | Path, second: str | Path) -> Comparison:
+    """Compare two finished runs on the problems of the first.
+
+    Args:
+        first: a run directory.
+        second: another one.
+
+    Raises:
+        RunError: one is missing, unfinished, or the two have different problems.
+        CheckpointError, ConfigError, EvidenceError: a file is damaged.
+    """
+    a, b = _load(Path(first)), _load(Path(second))
+    if a.splits != b.splits:
+        raise RunError(f"{a.place} and {b.place}: different problems, so nothing can be compared item by item")
+    problems = a.splits["train"] + a.splits["test"]
+    with one_thread():
+        probabilities = [response_probabilities(run.state.policy, problems) for run in (a, b)]
+        gradients = [
+            exact_gradient(run.state.policy, _reference(run), run.splits["train"], beta=run.recipe.rl.beta)
+            for run in (a, b)
+        ]
+        starts = {weights_digest(_reference(run).named_parameters()) for run in (a, b)}
+        same_start = len(starts) == 1
+        noise = _noise(a, b) if same_start else None
+    ends = [run.results["points"]["rl"] for run in (a, b)]
+    return Comparison(
+        runs=(a.place, b.place),
+        settings=tuple(_setting_differences(a.recipe.model_dump(), b.recipe.model_dump())),
+        identical={name: file_digest(a.place / name) == file_digest(b.place / name) for name in COMPARED},
+        probability_gap=float((probabilities[0] - probabilities[1]).abs().max()),
+        gradient_gap=float(torch.linalg.vector_norm(gradients[0] - gradients[1])),
+        curve_gaps=_curve_gaps(a.rows, b.rows),
+        success={split: (ends[0][split]["success"], ends[1][split]["success"]) for split in SPLITS},
+        kl={split: (ends[0][split]["kl"], ends[1][split]["kl"]) for split in SPLITS},
+        same_start=same_start,
+        noise=noise,
+    )
+
+
+def _load(place: Path) -> _Loaded:
+    recipe, splits = open_run(place)
+    state = load_state(place, recipe)
+    if state.phase != "done" or not (place / "results.json").exists():
+        raise RunError(f"{place}: has not finished; continue it with: assay train --resume {place}")
+    return _Loaded(place, recipe, splits, state, read_rows(place / "metrics.jsonl"), read_json(place / "results.json"))
+
+
+def _reference(run: _Loaded) -> torch.nn.Module:
+    assert run.state.reference is not None
+    return run.state.reference
+
+
+def _noise(a: _Loaded, b: _Loaded) -> Noise | None:
+    """Return the sampling noise of the first RL step of whichever run samples; the start is common to both."""
+    sampling = next((run for run in (a, b) if run.recipe.rl.estimator == "rloo"), None)
+    if sampling is None or {a.recipe.rl.estimator, b.recipe.rl.estimator} == {"rloo"}:
+        return None
+    batch = tuple(sampling.splits["train"][index] for index in sampling.recipe.batch(0))
+    start = _reference(sampling)
+    rl = sampling.recipe.rl
+    return leave_one_out_noise(start, start, batch, beta=rl.beta, group_size=rl.num_generations)
+
+
+def _curve_gaps(a: list[Record], b: list[Record]) -> dict[str, float]:
+    pairs = list(
+        zip((row for row in a if row["phase"] == "rl"), (row for row in b if row["phase"] == "rl"), strict=False)
+    )
+    return {name: max((abs(x[name] - y[name]) for x, y in pairs), default=0.0) for name in CURVES}
+
+
+def _setting_differences(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> list[str]:
+    lines = []
+    for name, value in a.items():
+        other = b[name]
+        if isinstance(value, dict):
+            lines += _setting_differences(value, other, f"{prefix}{name}.")
+        elif value != other:
+            lines.append(f"{prefix}{name}: {value}, {other}")
+    return lines

@@ -1,0 +1,92 @@
+"""The third question of verification: do the reported numbers follow from the weights, and the weights from the
+recipe?"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from assay.errors import AssayError, CheckpointError, ConfigError, EvidenceError
+from assay.evidence.verify import read_json, read_rows
+from assay.report.page import build_page
+from assay.runs.compare import compare
+from assay.runs.environment import describe_environment, differences, one_thread
+from assay.runs.results import compute_results, deviations
+from assay.runs.train import load_state, open_run, train
+from assay.verdicts import Claim, Verdict
+
+SAME_BUILD = 1e-9
+OTHER_BUILD = 1e-6
+"""Largest difference between a recorded and a recomputed probability, KL or norm. Weights are the same bytes
+and are enumerated in float64; on another machine or build the initial weights may round differently in
+float32."""
+
+
+def recompute(place: Path) -> Claim:
+    """Reload the checkpoint, compute every result again, and compare with what the run reports."""
+    try:
+        return _recompute(place)
+    except (CheckpointError, ConfigError, EvidenceError) as error:
+        return Claim("reproduced", Verdict.DISAGREES, "a file cannot be what training wrote", (_local(error, place),))
+    except AssayError as error:
+        return Claim("reproduced", Verdict.COULD_NOT_RUN, _local(error, place))
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        what = f"{type(error).__name__}: {error}"
+        finding = f"metrics.jsonl or results.json: an entry is missing or of the wrong kind ({what})"
+        return Claim("reproduced", Verdict.DISAGREES, "a file cannot be what training wrote", (finding,))
+
+
+def _recompute(place: Path) -> Claim:
+    recipe, splits = open_run(place)
+    state = load_state(place, recipe)
+    if state.phase != "done":
+        where = f"the run stands at {state.phase} step {state.step} and reports nothing yet"
+        return Claim("reproduced", Verdict.COULD_NOT_RUN, f"{where}; continue it with: assay train --resume {place}")
+    recorded, rows = read_json(place / "results.json"), read_rows(place / "metrics.jsonl")
+    changed = differences(read_json(place / "environment.json"), describe_environment())
+    tolerance = OTHER_BUILD if changed else SAME_BUILD
+    with one_thread():
+        computed = compute_results(recipe, splits, state, rows)
+    lines = deviations(recorded, computed, tolerance=tolerance)
+    findings = [f"results.json: {line} (from checkpoint.pt)" for line in lines]
+    if rows and "exact" in rows[-1]:
+        final = {split: {key: computed["points"]["rl"][split][key] for key in ("success", "kl")} for split in splits}
+        lines = deviations(rows[-1]["exact"], final, tolerance=tolerance)
+        findings += [f"metrics.jsonl: last step: {line} (from checkpoint.pt)" for line in lines]
+    if not changed and (place / "report.html").read_bytes() != build_page(place).encode():
+        findings.append("report.html: is not the page that these files give; it was changed")
+    if findings:
+        return Claim("reproduced", Verdict.DISAGREES, f"{len(findings)} number(s) do not follow", tuple(findings))
+    success = computed["points"]["rl"]["train"]["success"]
+    detail = f"checkpoint.pt gives every result again within {tolerance:.0e} (train success after RL {success:.6f})"
+    if changed:
+        detail += f"; the page was not rebuilt, because {'; '.join(changed)}"
+    return Claim("reproduced", Verdict.HOLDS, detail)
+
+
+def replay(place: Path) -> Claim:
+    """Train the run's recipe again and compare weights, history and results."""
+    try:
+        recipe, _ = open_run(place)
+        changed = differences(read_json(place / "environment.json"), describe_environment())
+        with tempfile.TemporaryDirectory(prefix="assay-replay-") as temporary:
+            again = train(recipe, Path(temporary) / "run").directory
+            made = compare(place, again)
+    except (CheckpointError, ConfigError, EvidenceError) as error:
+        return Claim("replayed", Verdict.DISAGREES, "a file cannot be what training wrote", (_local(error, place),))
+    except AssayError as error:
+        return Claim("replayed", Verdict.COULD_NOT_RUN, _local(error, place))
+    if all(made.identical.values()):
+        detail = "training again gave the same weights, history and results, byte for byte"
+        return Claim("replayed", Verdict.HOLDS, detail)
+    findings = tuple(f"{name}: differs from the replay" for name, same in made.identical.items() if not same)
+    findings += (f"largest difference in a response's probability: {made.probability_gap:.3g}",)
+    if changed:
+        reason = f"another build or machine ({'; '.join(changed)}), so a difference proves nothing"
+        return Claim("replayed", Verdict.COULD_NOT_RUN, reason, findings)
+    return Claim("replayed", Verdict.DISAGREES, "training again gave another run", findings)
+
+
+def _local(error: Exception, place: Path) -> str:
+    """Return an error's message with the run's own files named relative to it."""
+    return str(error).replace(f"{place}/", "")

@@ -1,0 +1,64 @@
+"""Verification of a run directory: intact, complete, reproduced, each answered apart.
+
+The first two need the standard library alone; the third reloads the checkpoint and recomputes every reported number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.evidence.verify import verify_files
+from assay.verdicts import Claim, Verdict, overall
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found out about a run.
+
+    Attributes:
+        directory: the run.
+        claims: *intact*, *complete*, *reproduced*, and *replayed* when asked for.
+    """
+
+    directory: Path
+    claims: tuple[Claim, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the verdict of all claims together."""
+        return overall(self.claims)
+
+    @property
+    def holds(self) -> bool:
+        """Return whether every claim holds."""
+        return self.verdict is Verdict.HOLDS
+
+
+def verify(directory: str | Path, *, replay: bool = False) -> Verification:
+    """Check a run: are its files what was sealed, do they make one whole run, and do its numbers follow from
+    its weights?
+
+    *Reproduced* reloads ``checkpoint.pt`` (tensors only; nothing in it is executed) and recomputes success, KL,
+    the independent samples, per-tensor changes and the report. The recorded steps themselves are bound by
+    digests and checked for consistency; only ``replay`` computes them again.
+
+    Args:
+        directory: the run.
+        replay: also train the same recipe again, into a temporary directory, and compare.
+
+    Raises:
+        RunError: there is no such run, or it cannot be read.
+    """
+    place = Path(directory)
+    claims = verify_files(place)
+    try:
+        from assay.runs import reproduce
+    except ImportError as error:
+        reason = f"needs {error.name}, which is not installed; the files were checked without it"
+        claims.append(Claim("reproduced", Verdict.COULD_NOT_RUN, reason))
+    else:
+        claims.append(reproduce.recompute(place))
+        if replay:
+            claims.append(reproduce.replay(place))
+    return Verification(place, tuple(claims))
