@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ class Outcome:
     status: Status
 
 
+@runtime_checkable
 class Policy(Protocol):
     """A causal next-token model. ``policy(tokens)`` is all that sampling, scoring and trees need."""
 

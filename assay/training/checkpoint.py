@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
+import warnings
 import zipfile
 from collections.abc import Iterable
 from typing import Any
@@ -54,7 +56,7 @@ def to_bytes(state: State) -> bytes:
         "reference_digests": dict(state.reference_digests),
         "last_gradient": dict(state.last_gradient),
     }
-    torch.save(content, buffer)
+    torch.save(_canonical(content), buffer)
     return buffer.getvalue()
 
 
@@ -93,9 +95,24 @@ def from_bytes(data: bytes, recipe: Recipe, *, place: str) -> State:
     return state
 
 
+def _canonical(value: Any) -> Any:
+    """Return an equal value in which equal strings are one object.
+
+    A pickle writes an object it has met before as a reference. Whether two equal strings are one object depends
+    on whether they were just read from a file; the bytes must not.
+    """
+    if isinstance(value, dict):
+        return {_canonical(key): _canonical(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_canonical(entry) for entry in value)
+    return sys.intern(value) if isinstance(value, str) else value
+
+
 def _load(data: bytes, place: str) -> dict[str, Any]:
     try:
-        content = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch comments on odd files; the error below says all there is to say
+            content = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{place}: refused, it holds something other than tensors and plain values; nothing in it was executed"

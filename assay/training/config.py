@@ -6,7 +6,7 @@ import difflib
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -42,7 +42,7 @@ class PolicyConfig(_Section):
     """Hidden size of the feed-forward map."""
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> Self:
+    def _heads_divide_width(self) -> PolicyConfig:
         if self.width % self.heads:
             raise ValueError(f"width {self.width} does not divide into {self.heads} heads; use a multiple")
         return self
@@ -82,7 +82,7 @@ class RLConfig(_Section):
     """Weight of KL(policy to reference) in the reward, in reward per nat."""
 
     @model_validator(mode="after")
-    def _estimator_fits(self) -> Self:
+    def _estimator_fits(self) -> RLConfig:
         if self.estimator == "rloo" and self.num_generations < 2:
             raise ValueError(
                 f"num_generations = {self.num_generations}: leave-one-out needs a group of at least 2; "
@@ -119,7 +119,7 @@ class Recipe(_Section):
     evaluation: EvaluationConfig = EvaluationConfig()
 
     @model_validator(mode="after")
-    def _batches_fit_the_cycle(self) -> Self:
+    def _batches_fit_the_cycle(self) -> Recipe:
         if self.task.train_problems % self.rl.problems_per_step:
             raise ValueError(
                 f"rl.problems_per_step = {self.rl.problems_per_step} does not divide "

@@ -1,0 +1,79 @@
+import io
+
+import pytest
+import torch
+
+from assay.errors import CheckpointError
+from assay.training import checkpoint
+from assay.training.config import Recipe, build_recipe
+from assay.training.state import begin_rl, start
+
+
+@pytest.fixture
+def state():
+    made = start(Recipe())
+    begin_rl(made, Recipe())
+    return made
+
+
+def altered(state, **changes) -> bytes:
+    content = torch.load(io.BytesIO(checkpoint.to_bytes(state)), weights_only=True)
+    for key, value in changes.items():
+        if value is None:
+            del content[key]
+        else:
+            content[key] = value
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def refuse(data: bytes, fragment: str, recipe: Recipe | None = None) -> None:
+    with pytest.raises(CheckpointError, match=fragment) as caught:
+        checkpoint.from_bytes(data, recipe or Recipe(), place="runs/x/checkpoint.pt")
+    assert str(caught.value).startswith("runs/x/checkpoint.pt: ")
+
+
+def test_it_opens_with_weights_only_and_round_trips_to_the_same_bytes(state):
+    data = checkpoint.to_bytes(state)
+    content = torch.load(io.BytesIO(data), weights_only=True)
+    assert len(content["policy"]) == len(content["reference"]) == 17
+    again = checkpoint.from_bytes(data, Recipe(), place="x")
+    assert checkpoint.to_bytes(again) == data
+
+
+def test_damage_is_refused(state):
+    data = checkpoint.to_bytes(state)
+    for bad in (b"", b"PK", data[: len(data) // 2], data[:-40], b"\x80\x04N."):
+        refuse(bad, "checkpoint.pt")
+
+
+@pytest.mark.parametrize("key", list(checkpoint.KEYS))
+def test_every_entry_must_be_there_and_of_its_kind(state, key):
+    refuse(altered(state, **{key: None}), "checkpoint.pt")
+    refuse(altered(state, **{key: 1.5}), "checkpoint.pt")
+
+
+def test_weights_must_fit_the_recipe(state):
+    wide = build_recipe({"policy": {"width": 32}}, place="test")
+    refuse(checkpoint.to_bytes(state), "token_embedding.weight should be torch.float32", wide)
+    policy = {name: value.clone() for name, value in state.policy.state_dict().items()}
+    refuse(altered(state, policy={**policy, "extra": torch.zeros(1)}), "parameter extra is missing or unexpected")
+    policy["head.weight"][0, 0] = float("nan")
+    refuse(altered(state, policy=policy), "head.weight holds a value that is not finite")
+
+
+def test_a_reference_other_than_the_one_rl_began_with_is_refused(state):
+    with torch.no_grad():
+        state.reference.head.weight[0, 0] += 1
+    refuse(checkpoint.to_bytes(state), "RL began with")
+
+
+def test_a_step_outside_the_plan_is_refused(state):
+    refuse(altered(state, step=101), "rl step 101, which the plan does not contain")
+    refuse(altered(state, phase="later"), "later step 0")
+
+
+def test_an_optimizer_of_another_shape_is_refused(state):
+    refuse(altered(state, optimizer={"state": {}, "param_groups": []}), "optimizer state does not fit")
+    refuse(altered(state, optimizer={}), "optimizer state does not fit")
