@@ -101,7 +101,7 @@ def all_wrong(problem, response):
 
 
 def test_a_batch_without_signal_leaves_weights_and_adams_moments_untouched(monkeypatch):
-    """Two ordinary steps give Adam momentum; then, at beta 0, a verifier that rejects everything leaves no advantage."""
+    """Two ordinary steps give Adam momentum; then, at beta 0, rejecting everything leaves no advantage."""
     settings = build_recipe({"rl": {"beta": 0.0}}, place="test")
     state = warmed(settings)
     step = loop._rl_step(state, settings, PROBLEMS, lambda p, r: {})
@@ -129,7 +129,7 @@ def test_adams_momentum_would_have_moved_them():
     before = weight.detach().clone()
     weight.grad = torch.zeros(1)
     optimizer.step()
-    assert float((weight - before).abs()) > 0.01
+    assert float((weight.detach() - before).abs()) > 0.01
 
 
 def test_equal_rewards_do_step_once_policy_and_reference_differ(monkeypatch):
