@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from tyro.conf import Positional, arg, subcommand
 
 from assay.errors import AssayError, ConfigError
+from assay.evidence.files import printable
 from assay.training.config import Recipe, build_recipe, read_settings
 from assay.verdicts import Claim, Verdict, exit_code, overall
 
@@ -120,7 +121,7 @@ class Evaluate:
 
         made = evaluate(self.output, self.split, samples=self.samples)
         if self.json:
-            print(json.dumps(asdict(made), indent=1, ensure_ascii=False))
+            print(json.dumps(asdict(made), indent=1))
         else:
             show_evaluation(_console(), made)
         return 0
@@ -163,7 +164,7 @@ class Compare:
         made = compare(self.first, self.second)
         if self.json:
             record = {**asdict(made), "verdict": made.claim.verdict}
-            print(json.dumps(record, indent=1, ensure_ascii=False, default=str))
+            print(json.dumps(record, indent=1, default=str))
         else:
             show_comparison(_console(), made)
         return exit_code(made.claim.verdict)
@@ -206,7 +207,7 @@ class Audit:
             write_new(self.output, to_json(record))
         made = claims(record)
         if self.json:
-            print(to_json(record).decode(), end="")
+            print(json.dumps(record, indent=1))
             return exit_code(overall(made))
         code = _show_claims(made, as_json=False)
         for limit in record["limits"]:
@@ -234,7 +235,7 @@ def boundary(work: Callable[[], int]) -> int:
     try:
         return work()
     except AssayError as error:
-        print(f"assay: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"assay: {printable(' '.join(str(error).split()))}", file=sys.stderr)
     except KeyboardInterrupt:
         print("assay: stopped at once; a run keeps its last checkpoint", file=sys.stderr)
     except BrokenPipeError:
@@ -281,12 +282,14 @@ def _tyro(arguments: list[str], settings: Any) -> Command:
 
 
 def _one_line(complaint: str) -> str:
-    """Return the substance of an argument parser's boxed message."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", complaint)
-    lines = [line.strip("│ ") for line in text.splitlines() if not line.startswith(("╭", "╰"))]
-    parts = " ".join(lines).split("─" * 8)
-    kept = [re.sub(r"[─\s]+", " ", part).strip() for part in parts if "For full helptext" not in part]
-    return "; ".join(part for part in kept if part and not part.startswith("Argument helptext"))
+    """Return the substance of an argument parser's boxed message, without its title and its pointers to help.
+
+    The box is drawn with line-drawing characters, or with hyphens where the output cannot encode those.
+    """
+    text = re.sub(r"\x1b\[[0-9;]*m|[│╮╰╯]", "", complaint)
+    _title, *parts = re.split(r"[─-]{8,}", text)
+    lines = [" ".join(part.split()) for part in parts]
+    return "; ".join(line for line in lines if line and not line.startswith(("For full help", "Argument help")))
 
 
 def _console() -> Console:

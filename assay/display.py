@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from assay.evidence.files import printable
 from assay.training.config import Recipe, plan
 from assay.verdicts import Claim, Verdict, overall
 
@@ -172,10 +173,11 @@ def show_claims(console: Console, claims: Iterable[Claim]) -> None:
     """Print claims, one a line with its verdict, and their findings below."""
     claims = list(claims)
     for claim in claims:
-        line = f"{_verdict(claim.verdict)}  [bold]{escape(claim.name)}[/bold]: {escape(claim.detail)}"
+        detail = escape(printable(claim.detail))
+        line = f"{_verdict(claim.verdict)}  [bold]{escape(claim.name)}[/bold]: {detail}"
         console.print(line, highlight=False, soft_wrap=True)
         for finding in claim.findings:
-            console.print(f"    {escape(finding)}", highlight=False, soft_wrap=True)
+            console.print(f"    {escape(printable(finding))}", highlight=False, soft_wrap=True)
     console.print(_verdict(overall(claims)), highlight=False)
 
 

@@ -54,11 +54,10 @@ def audit() -> dict[str, Any]:
     No optimizer is made and no checkpoint is read.
 
     Returns:
-        A record of plain values: ``problem``, ``trajectories``, ``tolerance``, ``tensors`` (17 of ``name``,
-            ``direct_l2_norm``,
-        ``max_absolute_error``), ``max_absolute_error``, ``probability_sum_error``, ``scorer_error`` (path
-        scorer against the token-by-token one, nats), ``support`` (the trajectories' grammar),
-        ``negative_control`` (``status`` is ``"REJECTED"`` when the wrong surrogate was caught),
+        A record of plain values, ready for JSON: ``problem``, ``trajectories``, ``tolerance``, ``tensors`` (17 of
+        ``name``, ``direct_l2_norm``, ``max_absolute_error``), ``max_absolute_error``, ``probability_sum_error``,
+        ``scorer_error`` (path scorer against the token-by-token one, nats), ``support`` (the trajectories'
+        grammar), ``negative_control`` (``status`` is ``"REJECTED"`` when the wrong surrogate was caught),
         ``model_unchanged``, ``training_performed``, ``holds``, and ``limits`` (what this does not show).
     """
     problem = draw_splits(SEED, train=1, test=1)["train"][0]

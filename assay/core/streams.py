@@ -14,10 +14,9 @@ import torch
 from jaxtyping import Float, UInt64
 from torch import Tensor
 
-Words = UInt64[np.ndarray, " B"]
-
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+_MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)
+_KEY_STEPS = np.array([0x9E3779B9, 0xBB67AE85], dtype=np.uint64)
 _LOW = np.uint64(0xFFFFFFFF)
 _WORD = np.uint64(32)
 SEED_LIMIT = 2**32
@@ -32,28 +31,27 @@ class Stream(IntEnum):
     EVALUATION = 3
 
 
-def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> tuple[Words, Words, Words, Words]:
+def philox(counter: UInt64[np.ndarray, "4 B"], key: tuple[int, int]) -> UInt64[np.ndarray, "4 B"]:
     """Apply the Philox4x32-10 block function to a vector of counters under one key.
 
-    Ten rounds of ``(x0, x1, x2, x3) -> (hi(M1 x2) ^ x1 ^ k0, lo(M1 x2), hi(M0 x0) ^ x3 ^ k1, lo(M0 x0))``.
+    Ten rounds of ``(x0, x1, x2, x3) -> (hi(M1 x2) ^ x1 ^ k0, lo(M1 x2), hi(M0 x0) ^ x3 ^ k1, lo(M0 x0))``, here with
+    ``even = (x0, x2)`` and ``odd = (x1, x3)`` as two rows of one array.
 
     Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
     Args:
-        counter: four vectors ``[B]`` of 32-bit words, each held in a uint64.
+        counter: four rows of 32-bit words, each held in a uint64.
         key: two 32-bit words.
 
     Returns:
-        Four vectors ``[B]`` of 32-bit words, held in uint64.
+        Four rows of 32-bit words, held in uint64.
     """
-    x0, x1, x2, x3 = counter
-    k0, k1 = key
-    for _ in range(10):
-        low, high = x0 * _MULTIPLIERS[0], x2 * _MULTIPLIERS[1]
-        x0, x1 = (high >> _WORD) ^ x1 ^ np.uint64(k0), high & _LOW
-        x2, x3 = (low >> _WORD) ^ x3 ^ np.uint64(k1), low & _LOW
-        k0, k1 = (k0 + _KEY_STEPS[0]) & 0xFFFFFFFF, (k1 + _KEY_STEPS[1]) & 0xFFFFFFFF
-    return x0, x1, x2, x3
+    schedule = (np.array(key, dtype=np.uint64) + np.arange(_ROUNDS, dtype=np.uint64)[:, None] * _KEY_STEPS) & _LOW
+    even, odd = counter[0::2], counter[1::2]
+    for round_key in schedule[:, :, None]:
+        product = even * _MULTIPLIERS
+        even, odd = (product >> _WORD)[::-1] ^ odd ^ round_key, (product & _LOW)[::-1]
+    return np.stack([even[0], odd[0], even[1], odd[1]])
 
 
 def uniforms(
@@ -77,15 +75,14 @@ def uniforms(
     """
     blocks = (count + 1) // 2
     rows = len(problem)
-    counter = (
-        np.tile(np.arange(blocks, dtype=np.uint64), rows),
-        np.repeat(np.asarray(sample, dtype=np.uint64), blocks),
-        np.repeat(np.asarray(problem, dtype=np.uint64), blocks),
-        np.full(rows * blocks, step, dtype=np.uint64),
-    )
-    a, b, c, d = philox(counter, (seed, int(stream)))
-    pairs = np.stack([_to_unit(a, b), _to_unit(c, d)], axis=1)
-    return torch.from_numpy(pairs.reshape(rows, 2 * blocks)[:, :count])
+    counter = np.empty((4, rows, blocks), dtype=np.uint64)
+    counter[0] = np.arange(blocks)
+    counter[1] = np.array(sample)[:, None]
+    counter[2] = np.array(problem)[:, None]
+    counter[3] = step
+    high, low = philox(counter.reshape(4, -1), (seed, int(stream))).reshape(2, 2, rows, blocks).swapaxes(0, 1)
+    units = _to_unit(high, low).transpose(1, 2, 0)
+    return torch.from_numpy(units.reshape(rows, 2 * blocks)[:, :count])
 
 
 def normals(seed: int, stream: Stream, count: int, *, problem: int = 0) -> Float[Tensor, " count"]:
@@ -95,6 +92,6 @@ def normals(seed: int, stream: Stream, count: int, *, problem: int = 0) -> Float
     return values
 
 
-def _to_unit(high: Words, low: Words) -> Float[np.ndarray, " B"]:
+def _to_unit(high: UInt64[np.ndarray, "*shape"], low: UInt64[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     """Join 27 and 26 bits of two words into a float64 in [0, 1)."""
-    return ((high >> np.uint64(5)) * 67108864.0 + (low >> np.uint64(6))) / 9007199254740992.0
+    return ((high >> np.uint64(5)) * 2.0**26 + (low >> np.uint64(6))) / 2.0**53

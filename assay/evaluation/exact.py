@@ -6,7 +6,8 @@ import copy
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from assay.tasks.chain import (
     DIGITS,
@@ -43,8 +44,28 @@ class ExactEvaluation:
 
 
 @torch.no_grad()
+def exact_logp(policy: nn.Module, problems: tuple[Problem, ...]) -> Float[Tensor, "P M"]:
+    """Return the log-probability of every response to every problem, in float64 whatever the weights' own precision.
+
+    Raises:
+        InputError: a problem's probabilities do not sum to one.
+    """
+    logp = tree_logp(copy.deepcopy(policy).double(), encode_prompts(problems), tokens=DIGITS, depth=RESPONSE_LENGTH)
+    check_mass(logp)
+    return logp
+
+
+def measure(
+    logp: Float[Tensor, "P M"], logp_ref: Float[Tensor, "P M"], problems: tuple[Problem, ...]
+) -> ExactEvaluation:
+    """Return success and KL from the log-probabilities of policy and reference over all responses."""
+    right = (encode_answers(problems) * torch.tensor([DIGITS, 1])).sum(1)
+    success = logp.gather(1, right[:, None])[:, 0].exp()
+    return ExactEvaluation(success.tolist(), sequence_kl(logp, logp_ref).tolist())
+
+
 def evaluate_exactly(policy: nn.Module, reference: nn.Module, problems: tuple[Problem, ...]) -> ExactEvaluation:
-    """Enumerate all responses to each problem, in float64 whatever the weights' own precision.
+    """Enumerate all responses to each problem.
 
     Args:
         policy: the policy to measure.
@@ -54,12 +75,4 @@ def evaluate_exactly(policy: nn.Module, reference: nn.Module, problems: tuple[Pr
     Raises:
         InputError: a problem's probabilities do not sum to one.
     """
-    prompts, answers = encode_prompts(problems), encode_answers(problems)
-    policy64, reference64 = copy.deepcopy(policy).double(), copy.deepcopy(reference).double()
-    logp = tree_logp(policy64, prompts, tokens=DIGITS, depth=RESPONSE_LENGTH)
-    logp_ref = tree_logp(reference64, prompts, tokens=DIGITS, depth=RESPONSE_LENGTH)
-    check_mass(logp)
-    check_mass(logp_ref)
-    right = (answers * torch.tensor([DIGITS, 1])).sum(1)
-    success = logp.gather(1, right[:, None])[:, 0].exp()
-    return ExactEvaluation(success.tolist(), sequence_kl(logp, logp_ref).tolist())
+    return measure(exact_logp(policy, problems), exact_logp(reference, problems), problems)

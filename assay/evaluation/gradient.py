@@ -29,15 +29,8 @@ class Noise:
 
     @property
     def ratio(self) -> float:
-        """Return signal over variance: how many times the squared gradient exceeds its own noise."""
+        """Return signal over variance, the squared gradient as a multiple of its own noise."""
         return self.signal / self.variance if self.variance else float("inf")
-
-
-@torch.no_grad()
-def response_probabilities(policy: nn.Module, problems: tuple[Problem, ...]) -> Float[Tensor, "P M"]:
-    """Return the float64 probability of every response to every problem."""
-    policy64 = copy.deepcopy(policy).double()
-    return tree_logp(policy64, encode_prompts(problems), tokens=DIGITS, depth=RESPONSE_LENGTH).exp()
 
 
 def exact_gradient(

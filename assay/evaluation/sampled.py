@@ -51,7 +51,7 @@ def evaluate_by_sampling(
     draws = list(range(samples))
     uniform = uniforms(seed, Stream.EVALUATION, 1 + RESPONSE_LENGTH, step=occasion, problem=[0] * samples, sample=draws)
     chosen = (uniform[:, 0] * len(problems)).long()
-    responses, _ = sample(policy, encode_prompts(problems)[chosen], uniform[:, 1:])
+    responses, _ = sample(policy, encode_prompts(problems), chosen, uniform[:, 1:])
     scores = [
         problems[index].verify(tuple(response)).score
         for index, response in zip(chosen.tolist(), responses.tolist(), strict=True)

@@ -3,6 +3,7 @@
 import sys
 
 from assay.errors import AssayError
+from assay.evidence.files import printable
 from assay.evidence.verify import verify_files
 from assay.verdicts import Claim, Verdict, exit_code, overall
 
@@ -14,7 +15,7 @@ def main(arguments: list[str]) -> int:
     try:
         claims = verify_files(arguments[0])
     except AssayError as error:
-        print(f"could not run: {error}", file=sys.stderr)
+        print(f"could not run: {printable(str(error))}", file=sys.stderr)
         return exit_code(Verdict.COULD_NOT_RUN)
     for claim in claims:
         print(_line(claim))
@@ -22,7 +23,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _line(claim: Claim) -> str:
-    return "\n".join([f"{claim.name}: {claim.verdict} ({claim.detail})", *(f"  {found}" for found in claim.findings)])
+    lines = [f"{claim.name}: {claim.verdict} ({claim.detail})", *(f"  {found}" for found in claim.findings)]
+    return "\n".join(printable(line) for line in lines)
 
 
 if __name__ == "__main__":

@@ -18,21 +18,12 @@ def check_history(rows: list[dict[str, Any]], config: dict[str, Any], results: d
         results: ``results.json``; its ``spent`` must be what the rows add up to.
     """
     warmup, rl = config["warmup"], config["rl"]
-    expected = [("warmup", step + 1) for step in range(warmup["steps"])]
-    expected += [("rl", step + 1) for step in range(rl["steps"])]
-    found = [(row["phase"], row["step"]) for row in rows]
-    if found != expected:
-        first = next((i for i, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), None)
-        where = (
-            f"line {first + 1} is {found[first]}, expected {expected[first]}"
-            if first is not None
-            else (f"{len(found)} steps recorded, {len(expected)} planned")
-        )
-        return [f"metrics.jsonl: not the planned steps in order: {where}"]
-    findings = []
-    for number, row in enumerate(rows, 1):
-        problems = _check_row(row, config)
-        findings += [f"metrics.jsonl: line {number}, {row['phase']} step {row['step']}: {what}" for what in problems]
+    if len(rows) != warmup["steps"] + rl["steps"]:
+        planned = f"config.toml plans {warmup['steps']} warm-up and {rl['steps']} RL steps"
+        return [f"metrics.jsonl: {len(rows)} steps recorded, {planned}"]
+    findings = check_rows(rows, config)
+    if findings:
+        return findings
     history = [row for row in rows if row["phase"] == "rl"]
     spent = {
         "warmup_steps": len(rows) - len(history),
@@ -44,6 +35,22 @@ def check_history(rows: list[dict[str, Any]], config: dict[str, Any], results: d
     for name, value in spent.items():
         if results["spent"][name] != value:
             findings.append(f"results.json: spent.{name} is {results['spent'][name]}, metrics.jsonl adds up to {value}")
+    return findings
+
+
+def check_rows(rows: list[dict[str, Any]], config: dict[str, Any]) -> list[str]:
+    """Return what is wrong with the steps recorded so far: each must be the planned one, and consistent in itself."""
+    warmup = config["warmup"]["steps"]
+    expected = [("warmup", n + 1) if n < warmup else ("rl", n + 1 - warmup) for n in range(len(rows))]
+    found = [(row["phase"], row["step"]) for row in rows]
+    if found != expected:
+        first = next(i for i, pair in enumerate(zip(found, expected, strict=True)) if pair[0] != pair[1])
+        where = f"line {first + 1} is {found[first]}, expected {expected[first]}"
+        return [f"metrics.jsonl: not the planned steps in order: {where}"]
+    findings = []
+    for number, row in enumerate(rows, 1):
+        problems = _check_row(row, config)
+        findings += [f"metrics.jsonl: line {number}, {row['phase']} step {row['step']}: {what}" for what in problems]
     return findings
 
 
@@ -60,7 +67,7 @@ def _check_row(row: dict[str, Any], config: dict[str, Any]) -> list[str]:
         return wrong
     size, batch = settings["num_generations"], settings["problems_per_step"]
     first = (row["step"] - 1) * batch % config["task"]["train_problems"]
-    if row["problems"] != list(range(first, first + batch)):
+    if len(row["problems"]) != batch or row["problems"] != list(range(first, first + batch)):
         wrong.append(f"problems {row['problems']} are not the cycle's next {batch}")
     if row["trajectories"] != size * batch:
         wrong.append(f"{row['trajectories']} trajectories, planned {size * batch}")

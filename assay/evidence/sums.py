@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-import stat
 from pathlib import Path
 
+from assay.errors import EvidenceError
 from assay.evidence.digest import file_digest
+from assay.evidence.files import oddity, read_regular
 
 NAME = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
@@ -30,29 +31,25 @@ def check_sums(directory: Path) -> list[str]:
     listed, findings = _read(directory / NAME)
     present = {entry.name: entry for entry in directory.iterdir() if entry.name != NAME}
     for name, entry in sorted(present.items()):
-        mode = entry.lstat().st_mode
-        if stat.S_ISLNK(mode):
-            findings.append(f"{name}: is a symbolic link; a run holds regular files only")
-        elif not stat.S_ISREG(mode):
-            findings.append(f"{name}: is not a regular file")
+        if odd := oddity(entry):
+            findings.append(f"{name}: {odd}")
         elif name not in listed:
             findings.append(f"{name}: is not listed in {NAME}; it was added after the run was sealed")
         elif (digest := file_digest(entry)) != listed[name]:
-            findings.append(f"{name}: has sha256 {digest[:16]}…, {NAME} says {listed[name][:16]}…; it was changed")
+            findings.append(f"{name}: has sha256 {digest[:16]}..., {NAME} says {listed[name][:16]}...; it was changed")
     findings += [f"{name}: is listed in {NAME} and missing" for name in sorted(set(listed) - set(present))]
     return findings
 
 
 def _read(path: Path) -> tuple[dict[str, str], list[str]]:
     """Return the listed digests by name, and what is wrong with the list itself."""
-    if path.is_symlink():
-        return {}, [f"{NAME}: is a symbolic link; a run holds regular files only"]
+    try:
+        *lines, rest = read_regular(path).decode("utf-8", errors="replace").split("\n")
+    except EvidenceError as error:
+        return {}, [str(error).replace(f"{path}", NAME)]
     listed: dict[str, str] = {}
-    findings = []
-    text = path.read_bytes().decode("utf-8", errors="replace")
-    if text and not text.endswith("\n"):
-        findings.append(f"{NAME}: does not end with a line break; it was cut short")
-    for number, line in enumerate(text.splitlines(), 1):
+    findings = [f"{NAME}: does not end with a line break; it was cut short"] if rest else []
+    for number, line in enumerate(lines, 1):
         match = _LINE.fullmatch(line)
         if not match:
             findings.append(f"{NAME}: line {number} is not 'sha256, two spaces, name'")

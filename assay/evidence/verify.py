@@ -9,14 +9,13 @@ reference never changed. Whether the numbers follow from the weights is a third 
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from assay.errors import EvidenceError, RunError
 from assay.evidence import sums
-from assay.evidence.digest import file_digest
+from assay.evidence.files import entries_of, local, read_json, read_rows, read_toml
 from assay.evidence.history import check_history
 from assay.evidence.manifest import (
     BOUND,
@@ -27,11 +26,10 @@ from assay.evidence.manifest import (
     PREDICATE_TYPE,
     PROVENANCE,
     STATEMENT_TYPE,
+    build_manifest,
+    build_provenance,
 )
 from assay.verdicts import Claim, Verdict
-
-SIZE_LIMIT = 2**28
-"""Largest text file that is read, in bytes."""
 
 
 def verify_files(directory: str | Path) -> list[Claim]:
@@ -47,6 +45,8 @@ def verify_files(directory: str | Path) -> list[Claim]:
         raise RunError(f"{place}: not a run directory (neither config.toml nor {sums.NAME} in it); check the path")
     try:
         return [_intact(place), _complete(place)]
+    except RunError:
+        raise
     except OSError as error:
         raise RunError(f"{error.filename or place}: cannot read ({error.strerror}); check its permissions") from error
 
@@ -63,7 +63,8 @@ def _intact(place: Path) -> Claim:
 def _unsealed(place: Path) -> tuple[Verdict, str, tuple[str, ...]]:
     """Say why there are no sums: the run has not finished, or they were taken away."""
     if (place / "results.json").exists() and (place / MANIFEST).exists():
-        return Verdict.DISAGREES, f"{sums.NAME} is missing", (f"{sums.NAME}: is missing; the run is sealed",)
+        finding = f"{sums.NAME}: is missing: taken away, or never written because sealing was interrupted"
+        return Verdict.DISAGREES, f"if it was interrupted, finish it with: assay train --resume {place}", (finding,)
     return Verdict.COULD_NOT_RUN, f"the run has not finished; continue it with: assay train --resume {place}", ()
 
 
@@ -71,16 +72,16 @@ def _complete(place: Path) -> Claim:
     missing = [name for name in FILES if not (place / name).is_file() or (place / name).is_symlink()]
     if missing and not (place / sums.NAME).exists() and not (place / MANIFEST).exists():
         return Claim("complete", Verdict.COULD_NOT_RUN, f"the run has not finished: no {', '.join(missing)}")
-    findings = [f"{name}: is missing" for name in missing]
+    findings = [f"{name}: is missing or no regular file" for name in missing]
+    extra = sorted({entry.name for entry in place.iterdir()} - {*FILES, sums.NAME})
+    findings += [f"{name}: is no file of a run" for name in extra]
     for check, names in _CHECKS:
         if set(names) & set(missing):
             continue
         try:
             findings += check(place)
         except EvidenceError as error:
-            findings.append(str(error))
-        except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-            findings.append(f"{names[0]}: an entry is missing or of the wrong kind ({type(error).__name__}: {error})")
+            findings.append(local(error, place))
     if findings:
         return Claim("complete", Verdict.DISAGREES, f"{len(findings)} finding(s)", tuple(findings))
     return Claim(
@@ -91,9 +92,11 @@ def _complete(place: Path) -> Claim:
     )
 
 
+@entries_of(MANIFEST)
 def _check_manifest(place: Path) -> list[str]:
-    manifest = read_json(place / MANIFEST)
-    environment = read_json(place / "environment.json")
+    manifest, environment = read_json(place / MANIFEST), read_json(place / "environment.json")
+    with entries_of("environment.json"):
+        whole = build_manifest(place, environment)
     findings = []
     if manifest["format"] != FORMAT:
         findings.append(f"{MANIFEST}: format is {manifest['format']!r}, expected {FORMAT!r}")
@@ -101,15 +104,23 @@ def _check_manifest(place: Path) -> list[str]:
         odd = sorted(set(manifest["files"]) ^ set(BOUND))
         findings.append(f"{MANIFEST}: must bind exactly {', '.join(BOUND)}; differs in {', '.join(map(repr, odd))}")
     for name in BOUND:
-        if manifest["files"].get(name) != file_digest(place / name):
+        if manifest["files"].get(name) != whole["files"][name]:
             findings.append(f"{name}: is not the file that {MANIFEST} binds; it was changed or swapped")
-    if manifest["source"] != environment["source"]:
+    if manifest["source"] != whole["source"]:
         findings.append(f"{MANIFEST}: source digest differs from the one in environment.json")
+    if not findings and not _same(manifest, whole):
+        findings.append(f"{MANIFEST}: holds an entry that no manifest has")
     return findings
 
 
+@entries_of(PROVENANCE)
 def _check_provenance(place: Path) -> list[str]:
     statement, manifest = read_json(place / PROVENANCE), read_json(place / MANIFEST)
+    config, environment = read_toml(place / "config.toml"), read_json(place / "environment.json")
+    clock = read_rows(place / "timing.jsonl")
+    with entries_of("environment.json or timing.jsonl"):
+        started, finished = clock[0]["time"], clock[-1]["time"]
+        whole = build_provenance(manifest, config, environment, started=started, finished=finished)
     definition = statement["predicate"]["buildDefinition"]
     findings = []
     if statement["_type"] != STATEMENT_TYPE or statement["predicateType"] != PREDICATE_TYPE:
@@ -123,11 +134,14 @@ def _check_provenance(place: Path) -> list[str]:
     for name in sorted(set(named) | set(expected)):
         if named.get(name) != expected.get(name):
             findings.append(f"{PROVENANCE}: digest of {name} differs from {MANIFEST}")
-    if definition["externalParameters"] != read_toml(place / "config.toml"):
+    if not _same(definition["externalParameters"], config):
         findings.append(f"{PROVENANCE}: its parameters are not those of config.toml")
+    if not findings and not _same(statement, whole):
+        findings.append(f"{PROVENANCE}: is not the statement that environment.json and timing.jsonl give")
     return findings
 
 
+@entries_of("results.json")
 def _check_reference(place: Path) -> list[str]:
     digests = read_json(place / "results.json")["reference_digests"]
     ends = {"rl 0", "end"} - set(digests)
@@ -136,6 +150,7 @@ def _check_reference(place: Path) -> list[str]:
     return []
 
 
+@entries_of("metrics.jsonl, config.toml or results.json")
 def _check_history(place: Path) -> list[str]:
     return check_history(
         read_rows(place / "metrics.jsonl"), read_toml(place / "config.toml"), read_json(place / "results.json")
@@ -144,53 +159,12 @@ def _check_history(place: Path) -> list[str]:
 
 _CHECKS: tuple[tuple[Callable[[Path], list[str]], tuple[str, ...]], ...] = (
     (_check_manifest, (MANIFEST, *BOUND)),
-    (_check_provenance, (PROVENANCE, MANIFEST, *INPUTS)),
+    (_check_provenance, (PROVENANCE, MANIFEST, "timing.jsonl", *INPUTS)),
     (_check_reference, ("results.json",)),
     (_check_history, ("metrics.jsonl", "config.toml", "results.json")),
 )
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        EvidenceError: it is not JSON, holds a number JSON has not, or is unreasonably large.
-    """
-    return _parse(path, _loads)
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file; raises as :func:`read_json`."""
-    settings: dict[str, Any] = _parse(path, tomllib.loads)
-    return settings
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read a file of one JSON object a line; raises as :func:`read_json`, naming the line."""
-    rows = []
-    for number, line in enumerate(_parse(path, str.splitlines), 1):
-        try:
-            row = _loads(line)
-        except (ValueError, RecursionError) as error:
-            raise EvidenceError(f"{path.name}: line {number} is not JSON ({error})") from error
-        if not isinstance(row, dict):
-            raise EvidenceError(f"{path.name}: line {number} is not a JSON object")
-        rows.append(row)
-    return rows
-
-
-def _parse(path: Path, parse: Callable[[str], Any]) -> Any:
-    if path.stat().st_size > SIZE_LIMIT:
-        raise EvidenceError(f"{path.name}: larger than {SIZE_LIMIT >> 20} MiB; not read")
-    try:
-        return parse(path.read_bytes().decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise EvidenceError(f"{path.name}: cannot be parsed ({error})") from error
-
-
-def _loads(text: str) -> Any:
-    return json.loads(text, parse_constant=_refuse)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not a JSON number")
+def _same(recorded: Any, expected: Any) -> bool:
+    """Compare as JSON, where 1, 1.0 and true are three values."""
+    return json.dumps(recorded, sort_keys=True) == json.dumps(expected, sort_keys=True)

@@ -27,21 +27,25 @@ def inverse_cdf(probability: Float[Tensor, "B V"], uniform: Float[Tensor, " B"])
 
 @torch.no_grad()
 def sample(
-    policy: Policy, prompt: Int[Tensor, "B S"], uniform: Float[Tensor, "B T"]
+    policy: Policy, prompt: Int[Tensor, "P S"], group: Int[Tensor, " B"], uniform: Float[Tensor, "B T"]
 ) -> tuple[Int[Tensor, "B T"], Float[Tensor, "B T"]]:
     """Sample T tokens a row in T consecutive forwards, without gradient.
 
+    The first forward reads each distinct prompt once, whatever the number of rows that answer it.
+
     Args:
         policy: the current policy, at temperature 1 over its whole response vocabulary.
-        prompt: prompt tokens.
+        prompt: tokens of the distinct prompts.
+        group: which prompt each row answers.
         uniform: one addressed number for each token to draw.
 
     Returns:
         The sampled tokens and the log-probability the sampler drew each with.
     """
-    tokens, drawn = prompt, []
+    first = policy(prompt)[:, -1].log_softmax(-1)[group]
+    tokens, drawn = prompt[group], []
     for t in range(uniform.shape[1]):
-        logp = policy(tokens)[:, -1].log_softmax(-1)
+        logp = policy(tokens)[:, -1].log_softmax(-1) if t else first
         token = inverse_cdf(logp.exp(), uniform[:, t])[:, None]
         drawn.append(logp.gather(1, token))
         tokens = torch.cat([tokens, token], dim=1)

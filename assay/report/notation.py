@@ -32,9 +32,19 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}g}".replace("-", MINUS)
 
 
+def measured(value: float) -> str:
+    """Return a magnitude to three significant digits, zeros at the end kept."""
+    return f"{value:#.3g}"
+
+
 def decimals(value: float, places: int = 3) -> str:
     """Return a number to some decimals, so that a column lines up."""
     return f"{value:.{places}f}".replace("-", MINUS)
+
+
+def seconds(duration: float) -> str:
+    """Return a duration in seconds."""
+    return f"{duration:,.0f} s" if duration >= 100 else f"{duration:.2f} s"
 
 
 def count(number: int) -> str:
@@ -48,9 +58,9 @@ def count_range(pair: tuple[int, int]) -> str:
     return count(low) if low == high else f"{count(low)}{DASH}{count(high)}"
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, which takes an s for all but one."""
-    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun; the plural is the noun with an s unless it is given."""
+    return f"{count(number)} {noun if number == 1 else plural or noun + 's'}"
 
 
 def listed(words: list[str]) -> str:

@@ -1,19 +1,17 @@
 """Read a finished run's files into records.
 
 The only part of the report that touches files, and it trusts none of them: a value of the wrong kind is an error that
-names its file, and text stays text until the template escapes it.
+names its file, and text is only text until the template escapes it.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from assay.errors import EvidenceError, RunError
-from assay.evidence.verify import read_json, read_rows, read_toml
+from assay.evidence.files import entries_of, read_json, read_rows, read_toml
 from assay.report.record import (
     POINTS,
     SPLITS,
@@ -30,6 +28,7 @@ from assay.report.record import (
     Timing,
     WarmupStep,
 )
+from assay.report.values import real, share, text, whole
 
 T = TypeVar("T")
 
@@ -46,11 +45,12 @@ def read_run(directory: Path) -> Run:
     """
 
     def parsed(name: str, read: Callable[[Path], Any], build: Callable[[Any], T]) -> T:
-        return _parsed(directory / name, read, build)
+        with entries_of(name):
+            return build(read(directory / name))
 
     problems = parsed("data.json", read_json, _problems)
     warmup, rl = parsed("metrics.jsonl", read_rows, _history)
-    source, files = parsed("manifest.json", read_json, lambda m: (str(m["source"]), _texts(m["files"])))
+    source, files = parsed("manifest.json", read_json, lambda m: (text(m["source"]), _texts(m["files"])))
     return Run(
         settings=parsed("config.toml", read_toml, _settings),
         problems=problems,
@@ -64,39 +64,13 @@ def read_run(directory: Path) -> Run:
     )
 
 
-def _parsed(path: Path, read: Callable[[Path], Any], build: Callable[[Any], T]) -> T:
-    """Read a file and build a record from it; whatever is wrong with it becomes one of our errors."""
-    try:
-        return build(read(path))
-    except EvidenceError:
-        raise
-    except OSError as error:
-        raise RunError(f"{path}: cannot read ({error.strerror}); a report needs every file of a finished run") from error
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:
-        raise EvidenceError(
-            f"{path.name}: an entry is missing or of the wrong kind ({type(error).__name__}: {error}); "
-            "the report cannot be built from it"
-        ) from error
-
-
-def _real(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{value} is not finite")
-    return number
-
-
-def _reals(values: Any) -> tuple[float, ...]:
-    return tuple(_real(value) for value in values)
-
-
 def _pair(values: Any) -> tuple[int, int]:
     low, high = values
-    return int(low), int(high)
+    return whole(low), whole(high)
 
 
 def _texts(record: dict[str, Any]) -> Pairs:
-    return tuple((str(name), str(value)) for name, value in record.items())
+    return tuple((text(name), text(value)) for name, value in record.items())
 
 
 def _flat(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -105,26 +79,26 @@ def _flat(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", str(value)
+            yield text(f"{prefix}{name}"), text(value)
 
 
 def _settings(config: dict[str, Any]) -> Settings:
     rl = config["rl"]
-    if int(rl["problems_per_step"]) < 1:
-        raise ValueError(f"rl.problems_per_step = {rl['problems_per_step']}")
+    if whole(rl["problems_per_step"]) < 1 or real(rl["beta"]) < 0:
+        raise ValueError(f"rl.problems_per_step = {rl['problems_per_step']}, rl.beta = {rl['beta']}")
     return Settings(
-        seed=int(config["seed"]),
-        estimator=str(rl["estimator"]),
-        generations=int(rl["num_generations"]),
-        problems_per_step=int(rl["problems_per_step"]),
-        beta=_real(rl["beta"]),
-        max_grad_norm=_real(rl["max_grad_norm"]),
+        seed=whole(config["seed"]),
+        estimator=text(rl["estimator"]),
+        generations=whole(rl["num_generations"]),
+        problems_per_step=whole(rl["problems_per_step"]),
+        beta=real(rl["beta"]),
+        max_grad_norm=real(rl["max_grad_norm"]),
         every=tuple(_flat(config)),
     )
 
 
 def _problems(data: dict[str, Any]) -> Problems:
-    problems = {split: tuple(str(prompt) for prompt in data[split]) for split in SPLITS}
+    problems = {split: tuple(text(prompt) for prompt in data[split]) for split in SPLITS}
     if not all(problems.values()):
         raise ValueError("a split has no problems")
     return problems
@@ -132,39 +106,38 @@ def _problems(data: dict[str, Any]) -> Problems:
 
 def _history(rows: list[dict[str, Any]]) -> tuple[tuple[WarmupStep, ...], tuple[RLStep, ...]]:
     warmup = tuple(
-        WarmupStep(int(row["step"]), _real(row["negative_log_likelihood"])) for row in rows if row["phase"] == "warmup"
+        WarmupStep(whole(row["step"]), real(row["negative_log_likelihood"])) for row in rows if row["phase"] == "warmup"
     )
     return warmup, tuple(_rl_step(row) for row in rows if row["phase"] == "rl")
 
 
 def _rl_step(row: dict[str, Any]) -> RLStep:
     return RLStep(
-        step=int(row["step"]),
-        problems=tuple(int(problem) for problem in row["problems"]),
-        strict_reward=_real(row["strict_reward"]),
-        log_ratio=_real(row["log_ratio"]),
-        shaped_return=_real(row["return"]),
-        grad_norm=_real(row["grad_norm"]),
-        clipped_grad_norm=_real(row["clipped_grad_norm"]),
-        zero_signal_groups=int(row["zero_signal_groups"]),
-        stepped=bool(row["stepped"]),
-        trajectories=int(row["trajectories"]),
+        step=whole(row["step"]),
+        problems=tuple(whole(problem) for problem in row["problems"]),
+        strict_reward=share(row["strict_reward"]),
+        log_ratio=real(row["log_ratio"]),
+        shaped_return=real(row["return"]),
+        grad_norm=real(row["grad_norm"]),
+        clipped_grad_norm=real(row["clipped_grad_norm"]),
+        zero_signal_groups=whole(row["zero_signal_groups"]),
+        trajectories=whole(row["trajectories"]),
         exact=_exact(row["exact"]) if "exact" in row else None,
     )
 
 
 def _exact(record: dict[str, Any]) -> Exact:
     return Exact(
-        success={split: _real(record[split]["success"]) for split in SPLITS},
-        kl={split: _real(record[split]["kl"]) for split in SPLITS},
+        success={split: share(record[split]["success"]) for split in SPLITS},
+        kl={split: real(record[split]["kl"]) for split in SPLITS},
     )
 
 
 def _timing(rows: list[dict[str, Any]]) -> Timing:
-    timed = [(str(row["phase"]), _real(row["seconds"])) for row in rows if "seconds" in row]
+    timed = [(str(row["phase"]), real(row["seconds"])) for row in rows if "seconds" in row]
     return Timing(
-        warmup=sum(seconds for phase, seconds in timed if phase == "warmup"),
-        rl=sum(seconds for phase, seconds in timed if phase == "rl"),
+        warmup=sum((seconds for phase, seconds in timed if phase == "warmup"), 0.0),
+        rl=sum((seconds for phase, seconds in timed if phase == "rl"), 0.0),
         steps=len(timed),
         resumed=sum(row.get("event") == "resumed" for row in rows),
     )
@@ -181,8 +154,8 @@ def _results(recorded: dict[str, Any], problems: Problems, rl: tuple[RLStep, ...
         points=points,
         plan=_budget(plan, _pair(plan["visits_per_problem"]), _pair(plan["trajectories_per_problem"])),
         spent=_budget(spent, visits, trajectories),
-        zero_signal_groups=int(spent["zero_signal_groups"]),
-        zero_signal_steps=int(spent["zero_signal_steps"]),
+        zero_signal_groups=whole(spent["zero_signal_groups"]),
+        zero_signal_steps=whole(spent["zero_signal_steps"]),
         tensors=tuple(_tensor(one) for one in recorded["tensors"]),
         reference_digests=_texts(recorded["reference_digests"]),
     )
@@ -190,12 +163,12 @@ def _results(recorded: dict[str, Any], problems: Problems, rl: tuple[RLStep, ...
 
 def _budget(record: dict[str, Any], visits: tuple[int, int], trajectories: tuple[int, int]) -> Budget:
     return Budget(
-        warmup_steps=int(record["warmup_steps"]),
-        rl_steps=int(record["rl_steps"]),
-        training_trajectories=int(record["training_trajectories"]),
+        warmup_steps=whole(record["warmup_steps"]),
+        rl_steps=whole(record["rl_steps"]),
+        training_trajectories=whole(record["training_trajectories"]),
         visits=visits,
         trajectories_per_problem=trajectories,
-        evaluation_samples=int(record["evaluation_samples"]),
+        evaluation_samples=whole(record["evaluation_samples"]),
     )
 
 
@@ -213,17 +186,20 @@ def _taken(rl: tuple[RLStep, ...], problems: int) -> tuple[tuple[int, int], tupl
 
 def _point(record: dict[str, Any], problems: int) -> Point:
     sampled = record["sampled"]
-    success, kl = _reals(record["problems"]["success"]), _reals(record["problems"]["kl"])
+    success = tuple(share(value) for value in record["problems"]["success"])
+    kl = tuple(real(value) for value in record["problems"]["kl"])
     if not len(success) == len(kl) == problems:
         raise ValueError(f"{len(success)} success values and {len(kl)} KL values for {problems} problems")
+    if not 0 < real(sampled["level"]) < 1:
+        raise ValueError(f"level {sampled['level']}")
     return Point(
-        success=_real(record["success"]),
-        kl=_real(record["kl"]),
-        successes=int(sampled["successes"]),
-        trials=int(sampled["trials"]),
-        low=_real(sampled["low"]),
-        high=_real(sampled["high"]),
-        level=_real(sampled["level"]),
+        success=share(record["success"]),
+        kl=real(record["kl"]),
+        successes=whole(sampled["successes"]),
+        trials=whole(sampled["trials"]),
+        low=share(sampled["low"]),
+        high=share(sampled["high"]),
+        level=real(sampled["level"]),
         problem_success=success,
         problem_kl=kl,
     )
@@ -231,8 +207,8 @@ def _point(record: dict[str, Any], problems: int) -> Point:
 
 def _tensor(record: dict[str, Any]) -> Tensor:
     return Tensor(
-        name=str(record["name"]),
-        shape=tuple(int(size) for size in record["shape"]),
-        max_abs_change=_real(record["max_abs_change"]),
-        last_gradient_norm=_real(record["last_gradient_norm"]),
+        name=text(record["name"]),
+        shape=tuple(whole(size) for size in record["shape"]),
+        max_abs_change=real(record["max_abs_change"]),
+        last_gradient_norm=real(record["last_gradient_norm"]),
     )

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 SPLITS = ("train", "test")
 POINTS = ("init", "warmup", "rl")
+RESPONSES = 100
+"""Two digits: the trajectories of a problem. A policy that knows nothing is right once in so many."""
 Pairs = tuple[tuple[str, str], ...]
 Problems = dict[str, tuple[str, ...]]
 
@@ -93,7 +95,6 @@ class RLStep:
     grad_norm: float
     clipped_grad_norm: float
     zero_signal_groups: int
-    stepped: bool
     trajectories: int
     exact: Exact | None
 

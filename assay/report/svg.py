@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ElementTree
 
 from matplotlib.figure import Figure
 
-ROLES = ("ink", "muted", "rule", "train", "test", "step", "pass", "clipped")
+ROLES = ("muted", "rule", "train", "test", "step", "pass", "clipped")
 """What a colour is for; ``--ROLE`` in ``page.css`` says what it looks like."""
 COLOUR = {role: f"#0000{number:02x}" for number, role in enumerate(ROLES, 1)}
 NO_METADATA = {"Creator": None, "Date": None, "Format": None, "Type": None}

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from assay.core.digest import weights_digest
-from assay.errors import RunError
-from assay.evaluation.gradient import Noise, exact_gradient, leave_one_out_noise, response_probabilities
+from assay.errors import EvidenceError, RunError
+from assay.evaluation.exact import exact_logp
+from assay.evaluation.gradient import Noise, exact_gradient, leave_one_out_noise
 from assay.evidence.digest import file_digest
-from assay.evidence.verify import read_json, read_rows
+from assay.evidence.files import entries_of, read_json, read_rows
+from assay.evidence.history import check_history
 from assay.runs.environment import one_thread
-from assay.runs.results import Record
-from assay.runs.train import load_state, open_run
+from assay.runs.train import load_finished, open_run
 from assay.tasks.chain import SPLITS
 from assay.training.config import Recipe
 from assay.training.state import State
@@ -73,8 +74,8 @@ class _Loaded:
     recipe: Recipe
     splits: dict[str, Any]
     state: State
-    rows: list[Record]
-    results: Record
+    curves: dict[str, list[float]]
+    end: dict[str, dict[str, float]]
 
 
 def compare(first: str | Path, second: str | Path) -> Comparison:
@@ -93,7 +94,7 @@ def compare(first: str | Path, second: str | Path) -> Comparison:
         raise RunError(f"{a.place} and {b.place}: different problems, so nothing can be compared item by item")
     problems = a.splits["train"] + a.splits["test"]
     with one_thread():
-        probabilities = [response_probabilities(run.state.policy, problems) for run in (a, b)]
+        probabilities = [exact_logp(run.state.policy, problems).exp() for run in (a, b)]
         gradients = [
             exact_gradient(run.state.policy, _reference(run), run.splits["train"], beta=run.recipe.rl.beta)
             for run in (a, b)
@@ -101,16 +102,15 @@ def compare(first: str | Path, second: str | Path) -> Comparison:
         starts = {weights_digest(_reference(run).named_parameters()) for run in (a, b)}
         same_start = len(starts) == 1
         noise = _noise(a, b) if same_start else None
-    ends = [run.results["points"]["rl"] for run in (a, b)]
     return Comparison(
         runs=(a.place, b.place),
         settings=tuple(_setting_differences(a.recipe.model_dump(), b.recipe.model_dump())),
         identical={name: file_digest(a.place / name) == file_digest(b.place / name) for name in COMPARED},
         probability_gap=float((probabilities[0] - probabilities[1]).abs().max()),
         gradient_gap=float(torch.linalg.vector_norm(gradients[0] - gradients[1])),
-        curve_gaps=_curve_gaps(a.rows, b.rows),
-        success={split: (ends[0][split]["success"], ends[1][split]["success"]) for split in SPLITS},
-        kl={split: (ends[0][split]["kl"], ends[1][split]["kl"]) for split in SPLITS},
+        curve_gaps={name: _largest_gap(a.curves[name], b.curves[name]) for name in CURVES},
+        success={split: (a.end[split]["success"], b.end[split]["success"]) for split in SPLITS},
+        kl={split: (a.end[split]["kl"], b.end[split]["kl"]) for split in SPLITS},
         same_start=same_start,
         noise=noise,
     )
@@ -118,10 +118,16 @@ def compare(first: str | Path, second: str | Path) -> Comparison:
 
 def _load(place: Path) -> _Loaded:
     recipe, splits = open_run(place)
-    state = load_state(place, recipe)
-    if state.phase != "done" or not (place / "results.json").exists():
-        raise RunError(f"{place}: has not finished; continue it with: assay train --resume {place}")
-    return _Loaded(place, recipe, splits, state, read_rows(place / "metrics.jsonl"), read_json(place / "results.json"))
+    state = load_finished(place, recipe)
+    rows, results = read_rows(place / "metrics.jsonl"), read_json(place / "results.json")
+    with entries_of(f"{place}/metrics.jsonl or results.json"):
+        findings = check_history(rows, recipe.model_dump(), results)
+        if findings:
+            raise EvidenceError(f"{place}/{findings[0]}")
+        curves = {name: [float(row[name]) for row in rows if row["phase"] == "rl"] for name in CURVES}
+        point = results["points"]["rl"]
+        end = {split: {key: float(point[split][key]) for key in ("success", "kl")} for split in SPLITS}
+    return _Loaded(place, recipe, splits, state, curves, end)
 
 
 def _reference(run: _Loaded) -> torch.nn.Module:
@@ -140,11 +146,9 @@ def _noise(a: _Loaded, b: _Loaded) -> Noise | None:
     return leave_one_out_noise(start, start, batch, beta=rl.beta, group_size=rl.num_generations)
 
 
-def _curve_gaps(a: list[Record], b: list[Record]) -> dict[str, float]:
-    pairs = list(
-        zip((row for row in a if row["phase"] == "rl"), (row for row in b if row["phase"] == "rl"), strict=False)
-    )
-    return {name: max((abs(x[name] - y[name]) for x, y in pairs), default=0.0) for name in CURVES}
+def _largest_gap(a: list[float], b: list[float]) -> float:
+    """Return the largest absolute difference over the steps both have."""
+    return max((abs(x - y) for x, y in zip(a, b, strict=False)), default=0.0)
 
 
 def _setting_differences(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> list[str]:

@@ -30,6 +30,7 @@ def named_errors(place: Path) -> Iterator[None]:
         errno.EACCES: "check its permissions or choose another place",
         errno.EPERM: "check its permissions or choose another place",
         errno.ENOTDIR: "part of the path is a file; choose another place",
+        errno.EEXIST: "part of the path is a file; choose another place",
         errno.ENAMETOOLONG: "choose a shorter name",
     }
     try:
@@ -38,7 +39,7 @@ def named_errors(place: Path) -> Iterator[None]:
         raise
     except OSError as error:
         remedy = remedies.get(error.errno or 0, "check the path")
-        raise RunError(f"{error.filename or place}: {os.strerror(error.errno or 0)}; {remedy}") from error
+        raise RunError(f"{place}: {os.strerror(error.errno or 0)}; {remedy}") from error
 
 
 def create(directory: Path) -> None:
@@ -48,8 +49,8 @@ def create(directory: Path) -> None:
         RunError: it exists (a run is never overwritten or added to), or cannot be created.
     """
     with named_errors(directory):
+        directory.parent.mkdir(parents=True, exist_ok=True)
         try:
-            directory.parent.mkdir(parents=True, exist_ok=True)
             directory.mkdir()
         except FileExistsError as error:
             raise RunError(
@@ -141,7 +142,7 @@ class Journal:
     def __init__(self, path: Path, *, keep: int | None) -> None:
         self.path = path
         with named_errors(path):
-            self._file = path.open("a+b")
+            self._file = path.open("a+b", buffering=0)
             self._file.seek(0)
             lines = self._file.read().splitlines(keepends=True)
             whole = [line for line in lines if line.endswith(b"\n")]
@@ -156,8 +157,9 @@ class Journal:
     def append(self, record: dict[str, Any]) -> None:
         """Write one record and hand it to the operating system."""
         with named_errors(self.path):
-            self._file.write(json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-            self._file.flush()
+            line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+            if self._file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def sync(self) -> None:
         """Wait until what was appended is on the disk."""

@@ -59,4 +59,4 @@ def _flat(record: dict[str, Any]) -> dict[str, str]:
 
 
 def _short(value: str | None) -> str:
-    return "absent" if value is None else value[:16] + "…" if len(value) > 40 else value
+    return "absent" if value is None else value[:16] + "..." if len(value) > 40 else value

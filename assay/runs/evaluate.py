@@ -9,7 +9,7 @@ from assay.errors import ConfigError
 from assay.evaluation.point import PointEvaluation
 from assay.runs.environment import one_thread
 from assay.runs.results import measure_split
-from assay.runs.train import load_state, open_run
+from assay.runs.train import load_finished, open_run
 from assay.tasks.chain import SPLITS, Problem
 
 
@@ -42,7 +42,7 @@ def evaluate(output: str | Path, split: str = "test", *, samples: int | None = N
     Raises:
         ConfigError: no such split, or fewer than one sample.
         RunError: no such run, or it has not finished.
-        CheckpointError: its checkpoint is damaged.
+        CheckpointError, EvidenceError: a file is damaged.
     """
     if split not in SPLITS:
         raise ConfigError(f"split = {split!r}: no such split; use one of {', '.join(SPLITS)}")
@@ -50,7 +50,7 @@ def evaluate(output: str | Path, split: str = "test", *, samples: int | None = N
         raise ConfigError(f"samples = {samples}: need at least 1")
     place = Path(output)
     recipe, splits = open_run(place)
-    state = load_state(place, recipe)
+    state = load_finished(place, recipe)
     with one_thread():
         points = measure_split(recipe, state, splits, split, samples=samples or recipe.evaluation.samples)
     return Evaluation(split, splits[split], points)

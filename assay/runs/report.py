@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from assay.errors import RunError
+from assay.evidence.files import read_regular
 from assay.report.page import build_page
 from assay.runs.directory import write_new
 
@@ -17,21 +18,23 @@ def report(directory: str | Path, to: str | Path | None = None) -> Path:
         to: where to write the page, which must not exist. None returns the page that the run already has.
 
     Raises:
-        RunError: no such run, it has not finished, its files do not give the page that is there, or ``to``
-            cannot be written.
+        RunError: no such run, it has not finished, its files do not give the page that is there, or ``to`` lies
+            inside the run or cannot be written.
         EvidenceError: a file of the run is damaged.
     """
     place = Path(directory)
     if not (place / "results.json").is_file():
         raise RunError(f"{place}: no finished run here (no results.json); check the path or finish it with --resume")
     page = build_page(place).encode()
+    if to is not None and place.resolve() in Path(to).resolve().parents:
+        raise RunError(f"{to}: lies inside the run, which is never changed; choose a place outside {place}")
     if to is not None:
         write_new(Path(to), page)
         return Path(to)
     there = place / "report.html"
-    if not there.is_file() or there.read_bytes() != page:
+    if read_regular(there) != page:
         raise RunError(
-            f"{there}: is missing or not the page that this version builds from the run's files; "
+            f"{there}: is not the page that this version builds from the run's files; "
             "write a new one elsewhere with --to FILE"
         )
     return there

@@ -6,10 +6,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from assay.errors import AssayError, CheckpointError, ConfigError, EvidenceError
-from assay.evidence.verify import read_json, read_rows
+from assay.errors import AssayError, CheckpointError, ConfigError, EvidenceError, InputError
+from assay.evidence import sums
+from assay.evidence.files import entries_of, local, read_json, read_regular, read_rows
 from assay.report.page import build_page
 from assay.runs.compare import compare
+from assay.runs.directory import named_errors
 from assay.runs.environment import describe_environment, differences, one_thread
 from assay.runs.results import compute_results, deviations
 from assay.runs.train import load_state, open_run, train
@@ -27,33 +29,38 @@ def recompute(place: Path) -> Claim:
     try:
         return _recompute(place)
     except (CheckpointError, ConfigError, EvidenceError) as error:
-        return Claim("reproduced", Verdict.DISAGREES, "a file cannot be what training wrote", (_local(error, place),))
+        return Claim("reproduced", Verdict.DISAGREES, "a file cannot be what training wrote", (local(error, place),))
     except AssayError as error:
-        return Claim("reproduced", Verdict.COULD_NOT_RUN, _local(error, place))
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        what = f"{type(error).__name__}: {error}"
-        finding = f"metrics.jsonl or results.json: an entry is missing or of the wrong kind ({what})"
-        return Claim("reproduced", Verdict.DISAGREES, "a file cannot be what training wrote", (finding,))
+        return Claim("reproduced", Verdict.COULD_NOT_RUN, local(error, place))
 
 
 def _recompute(place: Path) -> Claim:
     recipe, splits = open_run(place)
     state = load_state(place, recipe)
     if state.phase != "done":
-        where = f"the run stands at {state.phase} step {state.step} and reports nothing yet"
+        where = f"stands at {state.phase} step {state.step}"
+        if (place / sums.NAME).exists():
+            raise EvidenceError(f"checkpoint.pt: {where}, and the run is sealed as finished")
+        where = f"the run {where} and reports nothing yet"
         return Claim("reproduced", Verdict.COULD_NOT_RUN, f"{where}; continue it with: assay train --resume {place}")
     recorded, rows = read_json(place / "results.json"), read_rows(place / "metrics.jsonl")
-    changed = differences(read_json(place / "environment.json"), describe_environment())
+    with entries_of("environment.json"):
+        changed = differences(read_json(place / "environment.json"), describe_environment())
     tolerance = OTHER_BUILD if changed else SAME_BUILD
-    with one_thread():
-        computed = compute_results(recipe, splits, state, rows)
-    lines = deviations(recorded, computed, tolerance=tolerance)
+    with one_thread(), entries_of("metrics.jsonl"):
+        try:
+            computed = compute_results(recipe, splits, state, rows)
+        except InputError as error:
+            raise CheckpointError(f"checkpoint.pt: its weights cannot be evaluated ({error})") from error
+    with entries_of("results.json"):
+        lines = deviations(recorded, computed, tolerance=tolerance)
     findings = [f"results.json: {line} (from checkpoint.pt)" for line in lines]
-    if rows and "exact" in rows[-1]:
+    if recipe.rl.steps:
         final = {split: {key: computed["points"]["rl"][split][key] for key in ("success", "kl")} for split in splits}
-        lines = deviations(rows[-1]["exact"], final, tolerance=tolerance)
+        with entries_of("metrics.jsonl"):
+            lines = deviations(rows[-1]["exact"], final, tolerance=tolerance)
         findings += [f"metrics.jsonl: last step: {line} (from checkpoint.pt)" for line in lines]
-    if not changed and (place / "report.html").read_bytes() != build_page(place).encode():
+    if not changed and read_regular(place / "report.html") != build_page(place).encode():
         findings.append("report.html: is not the page that these files give; it was changed")
     if findings:
         return Claim("reproduced", Verdict.DISAGREES, f"{len(findings)} number(s) do not follow", tuple(findings))
@@ -68,14 +75,18 @@ def replay(place: Path) -> Claim:
     """Train the run's recipe again and compare weights, history and results."""
     try:
         recipe, _ = open_run(place)
-        changed = differences(read_json(place / "environment.json"), describe_environment())
-        with tempfile.TemporaryDirectory(prefix="assay-replay-") as temporary:
+        with entries_of("environment.json"):
+            changed = differences(read_json(place / "environment.json"), describe_environment())
+        with (
+            named_errors(Path("temporary directory")),
+            tempfile.TemporaryDirectory(prefix="assay-replay-") as temporary,
+        ):
             again = train(recipe, Path(temporary) / "run").directory
             made = compare(place, again)
     except (CheckpointError, ConfigError, EvidenceError) as error:
-        return Claim("replayed", Verdict.DISAGREES, "a file cannot be what training wrote", (_local(error, place),))
+        return Claim("replayed", Verdict.DISAGREES, "a file cannot be what training wrote", (local(error, place),))
     except AssayError as error:
-        return Claim("replayed", Verdict.COULD_NOT_RUN, _local(error, place))
+        return Claim("replayed", Verdict.COULD_NOT_RUN, local(error, place))
     if all(made.identical.values()):
         detail = "training again gave the same weights, history and results, byte for byte"
         return Claim("replayed", Verdict.HOLDS, detail)
@@ -85,8 +96,3 @@ def replay(place: Path) -> Claim:
         reason = f"another build or machine ({'; '.join(changed)}), so a difference proves nothing"
         return Claim("replayed", Verdict.COULD_NOT_RUN, reason, findings)
     return Claim("replayed", Verdict.DISAGREES, "training again gave another run", findings)
-
-
-def _local(error: Exception, place: Path) -> str:
-    """Return an error's message with the run's own files named relative to it."""
-    return str(error).replace(f"{place}/", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 
 import tomli_w
 
-from assay.errors import Interrupted, RunError
+from assay.errors import ConfigError, EvidenceError, Interrupted, RunError
 from assay.evidence import sums
+from assay.evidence.files import entries_of, read_json, read_regular, read_rows, read_toml
+from assay.evidence.history import check_rows
 from assay.evidence.manifest import (
     FILES,
     MANIFEST,
@@ -19,7 +22,6 @@ from assay.evidence.manifest import (
     build_manifest,
     build_provenance,
 )
-from assay.evidence.verify import read_json, read_rows, read_toml
 from assay.report.page import build_page
 from assay.runs.directory import (
     Journal,
@@ -97,6 +99,7 @@ def train(
             write(directory / "config.toml", tomli_w.dumps(settled.model_dump()).encode())
             write(directory / "data.json", to_json({name: [p.prompt for p in splits[name]] for name in SPLITS}))
             write(directory / "environment.json", to_json(describe_environment()))
+            write(directory / "checkpoint.pt", checkpoint.to_bytes(start(settled)))
         return _carry_through(directory, settled, splits, on_step, stopping)
 
 
@@ -113,7 +116,7 @@ def resume(
     Raises:
         RunError: no such run, it has finished, another process holds it, or source or environment are not those
             it began with.
-        CheckpointError: its checkpoint is damaged.
+        ConfigError, CheckpointError, EvidenceError: one of its files is damaged.
         UpdateError, Interrupted: as :func:`train`.
     """
     place = Path(directory)
@@ -148,20 +151,21 @@ def open_run(place: Path) -> tuple[Recipe, Splits]:
     """Read a run's settings and problems.
 
     Raises:
-        RunError: the directory is no run, or its problems are not the ones its seed draws.
-        ConfigError: its settings are damaged.
+        RunError: the directory is no run, or a file is missing.
+        ConfigError, EvidenceError: its settings are damaged, or its problems are not the ones its seed draws.
     """
     if not place.is_dir():
         raise RunError(f"{place}: no such run directory; check the path")
-    if not (place / "config.toml").is_file():
+    if not (place / "config.toml").exists():
         raise RunError(f"{place}: not a run directory (no config.toml in it); check the path")
-    recipe = build_recipe(read_toml(place / "config.toml"), place=str(place / "config.toml"))
-    if not (place / "data.json").is_file():
-        raise RunError(f"{place / 'data.json'}: is missing; the run cannot be used without its problems")
+    settings = read_toml(place / "config.toml")
+    recipe = build_recipe(settings, place=str(place / "config.toml"))
+    if settings != recipe.model_dump():
+        raise ConfigError(f"{place / 'config.toml'}: a run records every setting, this one does not; it was changed")
     recorded = read_json(place / "data.json")
     splits = draw_splits(recipe.seed, train=recipe.task.train_problems, test=recipe.task.test_problems)
     if recorded != {name: [problem.prompt for problem in splits[name]] for name in SPLITS}:
-        raise RunError(f"{place / 'data.json'}: not the problems that seed {recipe.seed} draws; the file was changed")
+        raise EvidenceError(f"{place / 'data.json'}: not the problems that seed {recipe.seed} draws; it was changed")
     return recipe, splits
 
 
@@ -170,14 +174,19 @@ def load_state(place: Path, recipe: Recipe) -> State:
 
     Raises:
         RunError: it is missing or unreadable.
-        CheckpointError: it is damaged, or does not fit the recipe.
+        EvidenceError, CheckpointError: it is no regular file, damaged, or does not fit the recipe.
     """
     path = place / "checkpoint.pt"
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise RunError(f"{path}: cannot read the checkpoint ({error.strerror})") from error
-    return checkpoint.from_bytes(data, recipe, place=str(path))
+    return checkpoint.from_bytes(read_regular(path), recipe, place=str(path))
+
+
+def load_finished(place: Path, recipe: Recipe) -> State:
+    """Read a finished run's checkpoint; raises as :func:`load_state`, and RunError when the run has not finished."""
+    state = load_state(place, recipe)
+    if state.phase != "done":
+        where = f"stands at {state.phase} step {state.step} and has no results before its end"
+        raise RunError(f"{place}: {where}; continue it with: assay train --resume {place}")
+    return state
 
 
 def _carry_through(
@@ -190,45 +199,62 @@ def _carry_through(
     """Train from where the directory stands to the end, then seal it."""
     path = place / "checkpoint.pt"
     state = load_state(place, recipe) if path.exists() else start(recipe)
-    metrics = Journal(place / "metrics.jsonl", keep=state.rows(recipe))
-    timing = Journal(place / "timing.jsonl", keep=None)
+    with (
+        closing(Journal(place / "metrics.jsonl", keep=state.rows(recipe))) as metrics,
+        closing(Journal(place / "timing.jsonl", keep=None)) as timing,
+    ):
 
-    def emit(record: Record, seconds: float) -> None:
-        metrics.append(record)
-        timing.append({"phase": record["phase"], "step": record["step"], "seconds": round(seconds, 6)})
-        on_step(record)
+        def emit(record: Record, seconds: float) -> None:
+            metrics.append(record)
+            timing.append({"phase": record["phase"], "step": record["step"], "seconds": round(seconds, 6)})
+            on_step(record)
 
-    def save(state: State) -> None:
-        metrics.sync()
-        write(path, checkpoint.to_bytes(state))
+        def save(state: State) -> None:
+            metrics.sync()
+            write(path, checkpoint.to_bytes(state))
 
-    timing.append({"event": "started" if state.rows(recipe) == 0 else "resumed", "time": _now()})
-    try:
-        with one_thread():
-            loop.run(state, recipe, splits["train"], loop.Hooks(emit, save, monitor(splits), stopping))
-            results = compute_results(recipe, splits, state, read_rows(metrics.path))
-    except Interrupted as interrupted:
-        raise Interrupted(f"{interrupted}; continue with: assay train --resume {place}") from None
-    finally:
-        metrics.close()
-        timing.close()
+        _check_past(metrics.path, timing.path, recipe)
+        timing.append({"event": "started" if state.rows(recipe) == 0 else "resumed", "time": _now()})
+        try:
+            with one_thread():
+                loop.run(state, recipe, splits["train"], loop.Hooks(emit, save, monitor(splits), stopping))
+                results = compute_results(recipe, splits, state, read_rows(metrics.path))
+        except Interrupted as interrupted:
+            raise Interrupted(f"{interrupted}; continue with: assay train --resume {place}") from None
+        timing.append({"event": "finished", "time": _now()})
     _seal(place, recipe, results)
-    return Run(place, results)
+    return Run(place, read_json(place / "results.json"))
+
+
+def _check_past(metrics: Path, timing: Path, recipe: Recipe) -> None:
+    """Refuse to go on from a history that is damaged: whatever is wrong with it would be sealed at the end.
+
+    Raises:
+        EvidenceError: a record cannot be read, or is not the planned step's.
+    """
+    with entries_of(str(timing)):
+        _times(timing)
+    with entries_of(str(metrics)):
+        findings = check_rows(read_rows(metrics), recipe.model_dump())
+    if findings:
+        raise EvidenceError(f"{metrics.parent}/{findings[0]}; the history is damaged, start a new run")
+
+
+def _times(timing: Path) -> list[str]:
+    """Return the recorded times, in order: first when the run started, last, once it is over, when it finished."""
+    return [row["time"] for row in read_rows(timing) if "event" in row]
 
 
 def _seal(place: Path, recipe: Recipe, results: Record) -> None:
     """Write results, evidence and report. ``SHA256SUMS`` comes last: a run that has it is finished."""
     write(place / "results.json", to_json(results))
-    with (place / "timing.jsonl").open("a") as file:
-        finished = _now()
-        file.write(f'{{"event": "finished", "time": "{finished}"}}\n')
     environment = read_json(place / "environment.json")
     manifest = build_manifest(place, environment)
     write(place / MANIFEST, to_json(manifest))
-    started = read_rows(place / "timing.jsonl")[0]["time"]
+    times = _times(place / "timing.jsonl")
     write(
         place / PROVENANCE,
-        to_json(build_provenance(manifest, recipe.model_dump(), environment, started=started, finished=finished)),
+        to_json(build_provenance(manifest, recipe.model_dump(), environment, started=times[0], finished=times[-1])),
     )
     write(place / "report.html", build_page(place).encode())
     write(place / sums.NAME, sums.sums_text(place, list(FILES)).encode())

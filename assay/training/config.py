@@ -226,5 +226,5 @@ def _explain(detail: dict[str, Any]) -> str:
         known = f"did you mean {near[0]}?" if near else "known settings: " + ", ".join(setting_names())
         return f"unknown setting {name}; {known}"
     if detail["type"] == "value_error":
-        return str(detail["ctx"]["error"])
+        return f"{name}.{detail['ctx']['error']}" if name else str(detail["ctx"]["error"])
     return f"{name} = {detail['input']!r}: {detail['msg'][0].lower()}{detail['msg'][1:]}"

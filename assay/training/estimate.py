@@ -75,9 +75,8 @@ def roll_out(
     uniform = uniforms(
         seed, Stream.ROLLOUT, RESPONSE_LENGTH, step=step, problem=address, sample=list(range(size)) * len(problems)
     )
-    prompt = prompts[group]
-    response, logp = sample(policy, prompt, uniform)
-    return Rollout(prompt, response, group, logp)
+    response, logp = sample(policy, prompts, group, uniform)
+    return Rollout(prompts[group], response, group, logp)
 
 
 def sampled_estimator(
@@ -88,8 +87,8 @@ def sampled_estimator(
     The estimate is unbiased for the gradient of ``mean_x E[reward] - beta KL(policy ‖ reference)`` over the
     batch's problems at the current weights.
 
-    Raises (when called):
-        UpdateError: the sampler's log-probabilities and the rescored ones differ by more than rounding.
+    Called, it raises ``UpdateError`` when the sampler's log-probabilities and the rescored ones differ by more
+    than rounding.
     """
 
     def estimate(policy: Policy, reference: Policy, step: int, batch: list[int]) -> Estimate:

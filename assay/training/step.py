@@ -57,8 +57,7 @@ def apply_update(
         if not norm < float("inf"):
             raise UpdateError(f"{place}: the gradient of parameter {name} is not finite (norm {norm}); run stopped")
     total = torch.linalg.vector_norm(norms)
-    torch.nn.utils.clip_grads_with_norm_(policy.parameters(), max_grad_norm, total)
+    scale = (max_grad_norm / (total + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ has it
+    torch._foreach_mul_(gradients, scale)
     optimizer.step()
-    raw = float(total)
-    clipped = raw * min(1.0, max_grad_norm / (raw + 1e-6))  # torch's own coefficient
-    return Update(raw, clipped, tensor_norms)
+    return Update(float(total), float(total * scale), tensor_norms)

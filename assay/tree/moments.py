@@ -2,11 +2,11 @@
 
 Over a group of G the estimator is ``g = (1/G) Σ_i (F_i - mean_{j≠i} F_j) s_i`` with the score ``s = ∇logp(y)``
 and the return F. Written over pairs it is a U-statistic, ``g = C(G,2)^-1 Σ_{i<j} h(y_i, y_j)``, with the
-symmetric kernel
+symmetric kernel::
 
     h(y, y') = (F - F') (s - s') / 2 .
 
-Its variance follows from Hoeffding's decomposition with two numbers that do not depend on G:
+Its variance follows from Hoeffding's decomposition with two numbers that do not depend on G::
 
     tr Var[g] = C(G,2)^-1 (2 (G - 2) ζ1 + ζ2),
     ζ1 = tr Var E[h | y] = E|(F - J) s - g|² / 4,      ζ2 = tr Var h = E|h|² - |E h|².

@@ -26,6 +26,7 @@ def pair():
     return policy, reference
 
 
+@torch.no_grad()
 def test_success_and_kl_are_sums_over_all_hundred_responses_scored_one_token_at_a_time(pair):
     policy, reference = pair
     made = evaluate_exactly(policy, reference, PROBLEMS)

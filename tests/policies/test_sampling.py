@@ -34,7 +34,7 @@ def test_samples_follow_the_exact_distribution(policy):
 
     rows = 20_000
     u = uniforms(1, Stream.ROLLOUT, 2, problem=[0] * rows, sample=list(range(rows)))
-    response, _ = sample(policy, PROMPT.expand(rows, -1), u)
+    response, _ = sample(policy, PROMPT, torch.zeros(rows, dtype=torch.long), u)
     counts = torch.bincount(response @ torch.tensor([10, 1]), minlength=100).double()
     with torch.no_grad():
         expected = tree_logp(policy, PROMPT, tokens=10, depth=2)[0].exp().double() * rows
@@ -45,23 +45,25 @@ def test_samples_follow_the_exact_distribution(policy):
 def test_the_sampler_and_both_scorers_give_one_log_probability(policy):
     policy = policy.double()
     u = uniforms(1, Stream.ROLLOUT, 2, problem=[0] * 50, sample=list(range(50)))
-    prompt = PROMPT.expand(50, -1)
-    response, drawn = sample(policy, prompt, u)
-    assert torch.allclose(score(policy, prompt, response), drawn, atol=1e-13)
+    response, drawn = sample(policy, PROMPT, torch.zeros(50, dtype=torch.long), u)
+    assert torch.allclose(score(policy, PROMPT.expand(50, -1), response), drawn, atol=1e-13)
     every = all_responses(10, 2)
     prompt = PROMPT.expand(100, -1)
     assert torch.allclose(score(policy, prompt, every), score_stepwise(policy, prompt, every), atol=1e-13)
 
 
-def test_a_trajectory_does_not_depend_on_the_rows_beside_it(policy):
-    u = uniforms(1, Stream.ROLLOUT, 2, problem=[0] * 64, sample=list(range(64)))
-    whole, _ = sample(policy, PROMPT.expand(64, -1), u)
+def test_a_trajectory_does_not_depend_on_the_rows_or_prompts_beside_it(policy):
+    prompts = torch.cat([PROMPT, PROMPT.flip(0) + torch.tensor([1, 0, 0, 0, 0, 0])])
+    group = torch.tensor([0, 1] * 32)
+    u = uniforms(1, Stream.ROLLOUT, 2, problem=group.tolist(), sample=list(range(64)))
+    whole, _ = sample(policy, prompts, group, u)
     for row in range(64):
-        assert torch.equal(sample(policy, PROMPT, u[row : row + 1])[0][0], whole[row])
+        alone, _ = sample(policy, prompts[group[row]][None], torch.tensor([0]), u[row : row + 1])
+        assert torch.equal(alone[0], whole[row])
 
 
 def test_sampling_leaves_no_gradient_and_no_global_randomness(policy):
     before = torch.get_rng_state()
-    _, logp = sample(policy, PROMPT, torch.tensor([[0.1, 0.9]], dtype=torch.float64))
+    _, logp = sample(policy, PROMPT, torch.tensor([0]), torch.tensor([[0.1, 0.9]], dtype=torch.float64))
     assert not logp.requires_grad
     assert torch.equal(torch.get_rng_state(), before)

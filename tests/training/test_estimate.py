@@ -98,7 +98,7 @@ def test_a_sampler_that_is_not_the_policy_stops_the_step(pair, monkeypatch):
     from assay.training import estimate as module
 
     fresh = module.sample
-    monkeypatch.setattr(module, "sample", lambda _, prompt, u: fresh(reference, prompt, u))
+    monkeypatch.setattr(module, "sample", lambda _, *rest: fresh(reference, *rest))
     with pytest.raises(UpdateError, match="rl step 1: sampler and rescored log-probabilities differ by"):
         sampled_estimator(PROBLEMS, PROMPTS, size=8, beta=0.03, seed=29)(policy, reference, 0, BATCH)
 
