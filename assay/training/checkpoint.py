@@ -110,9 +110,12 @@ def _canonical(value: Any) -> Any:
 
 def _load(data: bytes, place: str) -> dict[str, Any]:
     try:
+        _check_archive(data, place)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch comments on odd files; the error below says all there is to say
             content = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+    except CheckpointError:
+        raise
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{place}: refused, it holds something other than tensors and plain values; nothing in it was executed"
@@ -127,8 +130,21 @@ def _load(data: bytes, place: str) -> dict[str, Any]:
     return content
 
 
+def _check_archive(data: bytes, place: str) -> None:
+    """Compare every entry of the archive with its own checksum, which torch does not do when it reads one."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        if sum(entry.file_size for entry in archive.infolist()) > len(data):
+            raise CheckpointError(f"{place}: holds compressed entries, which no checkpoint of ours does; not unpacked")
+        if name := archive.testzip():
+            raise CheckpointError(f"{place}: entry {name} does not match its checksum; the file is damaged")
+
+
 def _weights(named: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in named}
+
+
+def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.layout]:
+    return tensor.shape, tensor.dtype, tensor.layout
 
 
 @torch.no_grad()
@@ -139,8 +155,9 @@ def _fill(policy: TinyTransformer, weights: dict[str, Tensor], place: str) -> No
         raise CheckpointError(f"{place}: parameter {odd} is missing or unexpected")
     for name, parameter in parameters.items():
         tensor = weights[name]
-        if not isinstance(tensor, Tensor) or tensor.shape != parameter.shape or tensor.dtype != parameter.dtype:
-            raise CheckpointError(f"{place}: {name} should be {parameter.dtype} of shape {tuple(parameter.shape)}")
+        if not isinstance(tensor, Tensor) or _form(tensor) != _form(parameter):
+            form = f"a dense {parameter.dtype} tensor of shape {tuple(parameter.shape)}"
+            raise CheckpointError(f"{place}: {name} should be {form}")
         if not bool(tensor.isfinite().all()):
             raise CheckpointError(f"{place}: {name} holds a value that is not finite")
         parameter.copy_(tensor)

@@ -12,8 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from assay.errors import ConfigError
 
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
+MOST = 10**6
+"""The largest count a setting may have: far beyond what this experiment is for, and well within any machine."""
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Positive = Annotated[int, Field(ge=1, le=MOST)]
+Size = Annotated[int, Field(ge=1, le=4096)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -34,11 +37,11 @@ class TaskConfig(_Section):
 class PolicyConfig(_Section):
     """The tiny transformer."""
 
-    width: Positive = 16
+    width: Size = 16
     """Size of the residual stream."""
-    heads: Positive = 2
+    heads: Size = 2
     """Attention heads; must divide the width."""
-    feedforward: Positive = 32
+    feedforward: Size = 32
     """Hidden size of the feed-forward map."""
 
     @model_validator(mode="after")

@@ -42,7 +42,7 @@ def test_00_budget_of_4000_trajectories_25_visits_and_200_a_problem(run, rows):
     assert {row["trajectories"] for row in rows["rl"]} == {5 * 8}
     assert run.results["spent"]["training_trajectories"] == 100 * 40 == 4000
     assert set(visits) == set(range(20)) and set(visits.values()) == {25}
-    assert run.results["plan"]["trajectories_per_problem"] == (25 * 8, 25 * 8)
+    assert run.results["plan"]["trajectories_per_problem"] == [25 * 8, 25 * 8]
     assert run.results["spent"]["evaluation_samples"] == 6 * 1000, "counted apart"
 
 

@@ -56,7 +56,7 @@ def test_every_entry_must_be_there_and_of_its_kind(state, key):
 
 def test_weights_must_fit_the_recipe(state):
     wide = build_recipe({"policy": {"width": 32}}, place="test")
-    refuse(checkpoint.to_bytes(state), "token_embedding.weight should be torch.float32", wide)
+    refuse(checkpoint.to_bytes(state), "token_embedding.weight should be a dense torch.float32", wide)
     policy = {name: value.clone() for name, value in state.policy.state_dict().items()}
     refuse(altered(state, policy={**policy, "extra": torch.zeros(1)}), "parameter extra is missing or unexpected")
     policy["head.weight"][0, 0] = float("nan")
@@ -77,3 +77,25 @@ def test_a_step_outside_the_plan_is_refused(state):
 def test_an_optimizer_of_another_shape_is_refused(state):
     refuse(altered(state, optimizer={"state": {}, "param_groups": []}), "optimizer state does not fit")
     refuse(altered(state, optimizer={}), "optimizer state does not fit")
+
+
+def test_every_flipped_byte_of_a_tensor_is_seen(state):
+    """torch.load alone reads such a file without a word: the archive's own checksums must be compared."""
+    data = checkpoint.to_bytes(state)
+    values = state.policy.head.weight.detach().numpy().tobytes()
+    at = data.index(values)
+    for offset in range(0, len(values), 37):
+        bad = bytearray(data)
+        bad[at + offset] ^= 1
+        torch.load(io.BytesIO(bytes(bad)), weights_only=True)
+        refuse(bytes(bad), "does not match its checksum")
+
+
+def test_a_compressed_archive_is_not_unpacked(state):
+    """A small file of compressed zeros can fill the memory; ours are stored as they are."""
+    import zipfile
+
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(10**7))
+    refuse(buffer.getvalue(), "compressed entries")
