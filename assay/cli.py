@@ -71,35 +71,27 @@ class Train:
     settings: Annotated[Settings, arg(name="")] = field(default_factory=Settings)
 
     def __call__(self) -> int:
-        from assay.display import ProgressView, show_plan, show_summary
+        recipe = self._recipe()
+        from assay.display import ProgressView, show_summary
+        from assay.runs.train import resume, train
 
         console = _console()
-        if self.resume is not None:
-            recipe = self._resumed(self.resume)
-        else:
-            recipe = build_recipe(asdict(self.settings), place="command line")
-        from assay.runs.train import default_output, resume, train
-
-        place = self.resume or self.output or default_output()
-        show_plan(console, recipe, str(place))
-        with ProgressView(console, recipe) as view, _stop_on_signal() as stopping:
+        with ProgressView(console) as view, _stop_on_signal() as stopping:
             if self.resume is not None:
-                run = resume(place, on_step=view.on_step, stopping=stopping)
+                run = resume(self.resume, on_start=view.on_start, on_step=view.on_step, stopping=stopping)
             else:
-                run = train(recipe, place, on_step=view.on_step, stopping=stopping)
+                run = train(recipe, self.output, on_start=view.on_start, on_step=view.on_step, stopping=stopping)
         show_summary(console, run.results)
         console.print(f"report: {run.report}", highlight=False, markup=False, soft_wrap=True)
         return 0
 
-    def _resumed(self, place: Path) -> Recipe:
-        """Return the settings of the run to continue, which cannot be changed."""
-        if self.recipe is not None or self.output is not None or self.settings != Settings():
+    def _recipe(self) -> Recipe:
+        """Return the settings asked for. A run that is continued has its own, which cannot be changed."""
+        if self.resume and (self.recipe or self.output or self.settings != Settings()):
             raise ConfigError(
-                f"--resume {place}: a run goes on with its own settings; give no recipe, --output or setting"
+                f"--resume {self.resume}: a run goes on with its own settings; give no recipe, --output or setting"
             )
-        from assay.runs.train import open_run
-
-        return open_run(place)[0]
+        return build_recipe(asdict(self.settings), place="command line")
 
 
 @dataclass(frozen=True)

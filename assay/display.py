@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -65,14 +66,14 @@ def _span(pair: tuple[int, int]) -> str:
 
 
 class ProgressView:
-    """Live progress of a run: a bar on a terminal, a line every ten steps elsewhere.
+    """The plan, then live progress: a bar on a terminal, a line every ten steps elsewhere.
 
-    Use it as a context and hand :meth:`on_step` to the trainer.
+    Use it as a context and hand :meth:`on_start` and :meth:`on_step` to the trainer.
     """
 
-    def __init__(self, console: Console, recipe: Recipe) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._total = {"warmup": recipe.warmup.steps, "rl": recipe.rl.steps}
+        self._total = {"warmup": 0, "rl": 0}
         self._silent = 0
         self._progress = Progress(
             TextColumn("{task.fields[phase]:7}"),
@@ -83,15 +84,22 @@ class ProgressView:
             console=console,
             transient=True,
         )
-        self._task = self._progress.add_task("", total=sum(self._total.values()), phase="warm-up", line="")
+        self._task = self._progress.add_task("", phase="warm-up", line="", visible=False)
 
     def __enter__(self) -> ProgressView:
-        if self._console.is_terminal:
-            self._progress.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._progress.stop()
+        if self._progress.live.is_started:
+            self._progress.stop()
+
+    def on_start(self, recipe: Recipe, directory: Path) -> None:
+        """Show the plan of the run that is about to begin or to go on."""
+        show_plan(self._console, recipe, str(directory))
+        self._total = {"warmup": recipe.warmup.steps, "rl": recipe.rl.steps}
+        if self._console.is_terminal:
+            self._progress.update(self._task, total=sum(self._total.values()), visible=True)
+            self._progress.start()
 
     def on_step(self, record: dict[str, Any]) -> None:
         """Show one step's record."""
@@ -135,7 +143,8 @@ def show_summary(console: Console, results: dict[str, Any]) -> None:
     gains = results["gains"]
     for split in ("train", "test"):
         console.print(
-            f"{split}: warm-up {gains[split]['warmup']:+.1%}, RL {gains[split]['rl']:+.1%} (points of exact success)",
+            f"{split}: warm-up {100 * gains[split]['warmup']:+.1f}, RL {100 * gains[split]['rl']:+.1f} "
+            "percentage points of exact success",
             highlight=False,
         )
     train, test = (results["points"]["rl"][split]["success"] for split in ("train", "test"))
@@ -201,7 +210,8 @@ def show_comparison(console: Console, made: Comparison) -> None:
     console.print(table)
     lines = [f"{name}: {'identical' if same else 'different'}" for name, same in made.identical.items()]
     lines.append(f"largest difference in a response's final probability: {made.probability_gap:.3g}")
-    lines.append(f"distance of the exact gradients at the final weights: {made.gradient_gap:.3g}")
+    distance = "none, their shapes differ" if made.gradient_gap is None else f"{made.gradient_gap:.3g}"
+    lines.append(f"distance of the exact gradients at the final weights: {distance}")
     for name, gap in made.curve_gaps.items():
         lines.append(f"largest difference in a step's {name.replace('_', ' ')}: {gap:.3g}")
     lines.append(f"RL began at {'the same' if made.same_start else 'different'} weights")

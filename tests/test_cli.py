@@ -334,15 +334,16 @@ def test_the_second_interrupt_stops_at_once():
 
 
 def test_a_terminal_gets_a_bar_and_anything_else_plain_lines():
-    recipe = Recipe()
     record = {"phase": "warmup", "step": 10, "negative_log_likelihood": 4.0, "grad_norm": 1.0}
     shown = {}
     for terminal in (True, False):
         console = Console(file=io.StringIO(), force_terminal=terminal, width=120)
-        with ProgressView(console, recipe) as view:
+        with ProgressView(console) as view:
+            view.on_start(Recipe(), Path("runs/x"))
             view.on_step(record)
         shown[terminal] = console.file.getvalue()
-    assert shown[False].splitlines()[0] == "warmup 10/40 nll 4.000  grad 1.00"
+    assert shown[False].splitlines()[-1] == "warmup 10/40 nll 4.000  grad 1.00"
+    assert "\x1b" not in shown[False]
     assert "\x1b[" in shown[True]
     assert "10/140" in shown[True]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from assay.core.digest import weights_digest
 from assay.errors import EvidenceError, RunError
@@ -38,7 +39,7 @@ class Comparison:
         identical: whether each compared file is the same, byte for byte.
         probability_gap: largest absolute difference in the final probability of any response to any problem.
         gradient_gap: Euclidean distance of the objective's exact gradients at the final weights, all training
-            problems.
+            problems; None when their shapes differ.
         curve_gaps: largest absolute difference over the RL steps both have, by record entry.
         success: mean exact success after RL, split to a pair.
         kl: mean exact KL after RL, nats, split to a pair.
@@ -50,7 +51,7 @@ class Comparison:
     settings: tuple[str, ...]
     identical: dict[str, bool]
     probability_gap: float
-    gradient_gap: float
+    gradient_gap: float | None
     curve_gaps: dict[str, float]
     success: dict[str, tuple[float, float]]
     kl: dict[str, tuple[float, float]]
@@ -107,7 +108,7 @@ def compare(first: str | Path, second: str | Path) -> Comparison:
         settings=tuple(_setting_differences(a.recipe.model_dump(), b.recipe.model_dump())),
         identical={name: file_digest(a.place / name) == file_digest(b.place / name) for name in COMPARED},
         probability_gap=float((probabilities[0] - probabilities[1]).abs().max()),
-        gradient_gap=float(torch.linalg.vector_norm(gradients[0] - gradients[1])),
+        gradient_gap=_distance(*gradients),
         curve_gaps={name: _largest_gap(a.curves[name], b.curves[name]) for name in CURVES},
         success={split: (a.end[split]["success"], b.end[split]["success"]) for split in SPLITS},
         kl={split: (a.end[split]["kl"], b.end[split]["kl"]) for split in SPLITS},
@@ -133,6 +134,10 @@ def _load(place: Path) -> _Loaded:
 def _reference(run: _Loaded) -> torch.nn.Module:
     assert run.state.reference is not None
     return run.state.reference
+
+
+def _distance(a: Tensor, b: Tensor) -> float | None:
+    return float(torch.linalg.vector_norm(a - b)) if a.shape == b.shape else None
 
 
 def _noise(a: _Loaded, b: _Loaded) -> Noise | None:

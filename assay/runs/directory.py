@@ -76,6 +76,8 @@ def held(directory: Path) -> Iterator[None]:
     Raises:
         RunError: another process holds it, or it does not exist.
     """
+    if not directory.is_dir():
+        raise RunError(f"{directory}: no such run directory; check the path")
     with named_errors(directory):
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -65,6 +65,7 @@ def train(
     recipe: Recipe | str | Path | dict[str, Any] | None = None,
     output: str | Path | None = None,
     *,
+    on_start: Callable[[Recipe, Path], None] = lambda recipe, directory: None,
     on_step: Callable[[Record], None] = lambda record: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Run:
@@ -74,6 +75,7 @@ def train(
         recipe: a :class:`~assay.training.config.Recipe`, the path of a TOML file, nested settings, or None for
             the seed experiment.
         output: the run directory, which must not exist; None makes ``runs/seed-TIME``.
+        on_start: receives the settled recipe and the directory once nothing stands in the way, before the first step.
         on_step: receives each step's record (see the run directory's format) as it is taken.
         stopping: asked after each step; True saves a resumable checkpoint and raises ``Interrupted``.
 
@@ -100,12 +102,13 @@ def train(
             write(directory / "data.json", to_json({name: [p.prompt for p in splits[name]] for name in SPLITS}))
             write(directory / "environment.json", to_json(describe_environment()))
             write(directory / "checkpoint.pt", checkpoint.to_bytes(start(settled)))
-        return _carry_through(directory, settled, splits, on_step, stopping)
+        return _carry_through(directory, settled, splits, _Watch(on_start, on_step, stopping))
 
 
 def resume(
     directory: str | Path,
     *,
+    on_start: Callable[[Recipe, Path], None] = lambda recipe, directory: None,
     on_step: Callable[[Record], None] = lambda record: None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> Run:
@@ -130,7 +133,7 @@ def resume(
                 f"{place}: cannot go on as one run, because {'; '.join(changed)}; go back to what it began with, "
                 "or start a new run"
             )
-        return _carry_through(place, recipe, splits, on_step, stopping)
+        return _carry_through(place, recipe, splits, _Watch(on_start, on_step, stopping))
 
 
 def as_recipe(recipe: Recipe | str | Path | dict[str, Any] | None) -> Recipe:
@@ -189,13 +192,16 @@ def load_finished(place: Path, recipe: Recipe) -> State:
     return state
 
 
-def _carry_through(
-    place: Path,
-    recipe: Recipe,
-    splits: Splits,
-    on_step: Callable[[Record], None],
-    stopping: Callable[[], bool],
-) -> Run:
+@dataclass(frozen=True)
+class _Watch:
+    """Who is told of a run, and asked whether to stop; as the arguments of :func:`train`."""
+
+    on_start: Callable[[Recipe, Path], None]
+    on_step: Callable[[Record], None]
+    stopping: Callable[[], bool]
+
+
+def _carry_through(place: Path, recipe: Recipe, splits: Splits, watch: _Watch) -> Run:
     """Train from where the directory stands to the end, then seal it."""
     path = place / "checkpoint.pt"
     state = load_state(place, recipe) if path.exists() else start(recipe)
@@ -207,17 +213,18 @@ def _carry_through(
         def emit(record: Record, seconds: float) -> None:
             metrics.append(record)
             timing.append({"phase": record["phase"], "step": record["step"], "seconds": round(seconds, 6)})
-            on_step(record)
+            watch.on_step(record)
 
         def save(state: State) -> None:
             metrics.sync()
             write(path, checkpoint.to_bytes(state))
 
         _check_past(metrics.path, timing.path, recipe)
+        watch.on_start(recipe, place)
         timing.append({"event": "started" if state.rows(recipe) == 0 else "resumed", "time": _now()})
         try:
             with one_thread():
-                loop.run(state, recipe, splits["train"], loop.Hooks(emit, save, monitor(splits), stopping))
+                loop.run(state, recipe, splits["train"], loop.Hooks(emit, save, monitor(splits), watch.stopping))
                 results = compute_results(recipe, splits, state, read_rows(metrics.path))
         except Interrupted as interrupted:
             raise Interrupted(f"{interrupted}; continue with: assay train --resume {place}") from None

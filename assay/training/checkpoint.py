@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 import sys
 import warnings
 import zipfile
@@ -30,6 +31,20 @@ from assay.training.config import Recipe
 from assay.training.state import State, adamw, initial_policy
 
 FORMAT = "assay-checkpoint/1"
+_UNREADABLE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+    zipfile.BadZipFile,
+)
+"""What reading damaged bytes ends in: torch checks few of the values that it unpickles."""
 KEYS = {
     "format": str,
     "phase": str,
@@ -120,7 +135,7 @@ def _load(data: bytes, place: str) -> dict[str, Any]:
         raise CheckpointError(
             f"{place}: refused, it holds something other than tensors and plain values; nothing in it was executed"
         ) from error
-    except (RuntimeError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise CheckpointError(f"{place}: not a readable checkpoint; the file is damaged or not one of ours") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(f"{place}: not an {FORMAT} file")
@@ -151,7 +166,7 @@ def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.layout]:
 def _fill(policy: TinyTransformer, weights: dict[str, Tensor], place: str) -> None:
     parameters = dict(policy.named_parameters())
     if set(weights) != set(parameters):
-        odd = sorted(set(weights) ^ set(parameters))[0]
+        odd = sorted(set(weights) ^ set(parameters), key=str)[0]
         raise CheckpointError(f"{place}: parameter {odd} is missing or unexpected")
     for name, parameter in parameters.items():
         tensor = weights[name]

@@ -239,23 +239,23 @@ def into_sums(run: Path, line: str) -> None:
     (run / SUMS).write_text((run / SUMS).read_text() + line + "\n")
 
 
-@attack(nothing, "intact", SUMS)
+@attack(nothing, "intact", f"{SUMS}: line")
 def a_path_upwards_in_the_sums(run: Path) -> None:
     shutil.copy(run / "checkpoint.pt", run.parent / "outside")
     into_sums(run, f"{'0' * 64}  ../outside")
 
 
-@attack(nothing, "intact", SUMS)
+@attack(nothing, "intact", f"{SUMS}: line")
 def an_absolute_path_in_the_sums(run: Path) -> None:
     into_sums(run, f"{'0' * 64}  /etc/passwd")
 
 
-@attack(nothing, "intact", SUMS)
+@attack(nothing, "intact", f"{SUMS}: line")
 def a_file_listed_twice_in_the_sums(run: Path) -> None:
     into_sums(run, (run / SUMS).read_text().splitlines()[0])
 
 
-@attack(nothing, "intact", SUMS)
+@attack(nothing, "intact", f"{SUMS}: line")
 def lines_of_the_sums_joined_by_what_some_readers_take_for_a_line_break(run: Path) -> None:
     (run / SUMS).write_text((run / SUMS).read_text().replace("\n", "\v", 1))
 
@@ -409,6 +409,11 @@ def a_sparse_tensor(run: Path) -> None:
 @attack(digests, "reproduced", "checkpoint.pt")
 def a_tensor_too_few(run: Path) -> None:
     edit_checkpoint(run, lambda made: made["policy"].pop("head.weight"))
+
+
+@attack(digests, "reproduced", "checkpoint.pt")
+def a_tensor_whose_name_is_no_text(run: Path) -> None:
+    edit_checkpoint(run, lambda made: made["policy"].update({("head", "weight"): made["policy"].pop("head.weight")}))
 
 
 @attack(digests, "reproduced", "checkpoint.pt")
@@ -783,13 +788,20 @@ def test_only_a_replay_tells_a_forgery_that_is_consistent(made: Attack, scene: P
     assert {claim.verdict for claim in claims_of(scene).values()} == {Verdict.HOLDS}
 
 
-def test_an_environment_that_is_claimed_cannot_be_checked_and_verification_says_so(run: Path) -> None:
-    """Numbers are still recomputed; the page is not rebuilt, and a replay that differs would prove nothing."""
+def test_an_environment_that_is_claimed_cannot_be_checked(run: Path) -> None:
+    """Numbers are held to the wider bound of another build, and a page that differs, or a replay, proves nothing."""
     edit(run / "environment.json", lambda made: made.update(python=HTML))
     everything(run)
     reproduced = claims_of(run)["reproduced"]
     assert reproduced.verdict is Verdict.HOLDS
-    assert f"the page was not rebuilt, because python was {HTML}" in reproduced.detail
+    assert "within 1e-06" in reproduced.detail
+    assert f"another build or machine: python was {HTML}" in reproduced.detail
+
+    a_page_that_says_something_else(run)
+    sums(run)
+    reproduced = claims_of(run)["reproduced"]
+    assert reproduced.verdict is Verdict.COULD_NOT_RUN
+    assert "report.html is not the page built here" in reproduced.detail
 
 
 def test_a_clock_that_is_consistent_cannot_be_checked(run: Path) -> None:

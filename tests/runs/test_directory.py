@@ -91,7 +91,7 @@ def test_a_directory_is_held_by_one_at_a_time(tmp_path):
 
 
 def test_what_does_not_exist_cannot_be_held(tmp_path):
-    with pytest.raises(RunError, match="gone: No such file or directory; check the path"), held(tmp_path / "gone"):
+    with pytest.raises(RunError, match="gone: no such run directory; check the path"), held(tmp_path / "gone"):
         pass
 
 

@@ -44,24 +44,38 @@ def test_what_is_no_run_is_an_error(tmp_path):
         assay.verify(tmp_path / "gone")
 
 
-def test_on_another_build_the_numbers_are_held_to_a_wider_bound_and_a_replay_proves_nothing(finished, monkeypatch):
-    elsewhere = reproduce.describe_environment() | {"machine": "abacus"}
-    monkeypatch.setattr(reproduce, "describe_environment", lambda: elsewhere)
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Verify as if on another machine, and return how verification says so."""
+    environment = reproduce.describe_environment() | {"machine": "abacus"}
+    monkeypatch.setattr(reproduce, "describe_environment", lambda: environment)
+    return f"machine was {platform.machine()}, is abacus"
+
+
+def test_on_another_build_the_numbers_are_held_to_a_wider_bound(finished, elsewhere, monkeypatch):
     monkeypatch.setattr(reproduce, "SAME_BUILD", -1.0)
     reproduced = reproduce.recompute(finished)
     assert reproduced.verdict is Verdict.HOLDS
-    assert f"because machine was {platform.machine()}, is abacus" in reproduced.detail
+    assert f"within {reproduce.OTHER_BUILD:.0e}" in reproduced.detail
+    assert f"another build or machine: {elsewhere}" in reproduced.detail
 
 
-def test_a_replay_that_differs_on_another_build_proves_nothing(run, monkeypatch):
+def test_a_page_that_differs_on_another_build_proves_nothing(run, elsewhere):
+    (run / "report.html").write_text("another page")
+    reproduced = reproduce.recompute(run)
+    assert reproduced.verdict is Verdict.COULD_NOT_RUN
+    assert "report.html is not the page built here" in reproduced.detail
+    assert elsewhere in reproduced.detail
+
+
+def test_a_replay_that_differs_on_another_build_proves_nothing(run, request):
     text = (run / "metrics.jsonl").read_text()
     (run / "metrics.jsonl").write_text(text.replace('"sampler_gap": ', '"sampler_gap":  ', 1))
     assert reproduce.replay(run).verdict is Verdict.DISAGREES
-    elsewhere = reproduce.describe_environment() | {"machine": "abacus"}
-    monkeypatch.setattr(reproduce, "describe_environment", lambda: elsewhere)
+    elsewhere = request.getfixturevalue("elsewhere")
     replayed = reproduce.replay(run)
     assert replayed.verdict is Verdict.COULD_NOT_RUN
-    assert "so a difference proves nothing" in replayed.detail
+    assert f"({elsewhere}), so a difference proves nothing" in replayed.detail
 
 
 def test_a_replay_that_finds_no_temporary_place_could_not_run(finished, monkeypatch):
