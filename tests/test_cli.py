@@ -225,11 +225,17 @@ def test_resuming_continues_with_the_runs_own_settings(desk, small, finished, ca
     assert (desk / "run" / "checkpoint.pt").read_bytes() == (finished / "checkpoint.pt").read_bytes()
 
 
-def test_verify_holds_disagrees_or_could_not_run(finished, changed, tmp_path, capsys):
+def test_verify_holds_disagrees_or_could_not_run(finished, changed, small, tmp_path, capsys):
     assert main(["verify", str(finished)]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["holds"] * 4
     assert main(["verify", str(changed)]) == 1
     assert "    timing.jsonl: has sha256" in capsys.readouterr().out
+    with pytest.raises(Interrupted):
+        assay.train(small, tmp_path / "unfinished", stopping=lambda: True)
+    assert main(["verify", str(tmp_path / "unfinished")]) == 2
+    assert capsys.readouterr().out.startswith(
+        "could not run  intact: the run has not finished; continue it with: assay"
+    )
     assert main(["verify", str(tmp_path / "gone")]) == 2
 
 

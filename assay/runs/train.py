@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import tomli_w
@@ -227,7 +228,7 @@ def _carry_through(place: Path, recipe: Recipe, splits: Splits, watch: _Watch) -
                 loop.run(state, recipe, splits["train"], loop.Hooks(emit, save, monitor(splits), watch.stopping))
                 results = compute_results(recipe, splits, state, read_rows(metrics.path))
         except Interrupted as interrupted:
-            raise Interrupted(f"{interrupted}; continue with: assay train --resume {place}") from None
+            raise Interrupted(f"{interrupted}; continue with: assay train --resume {quote(str(place))}") from None
         timing.append({"event": "finished", "time": _now()})
     _seal(place, recipe, results)
     return Run(place, read_json(place / "results.json"))

@@ -160,12 +160,13 @@ def test_a_request_to_terminate_leaves_a_resumable_run_and_says_how(
         if record["step"] == 10:
             os.kill(os.getpid(), signal.SIGTERM)
 
+    run = tmp_path / "my run"
     with monkeypatch.context() as patch:
         patch.setattr(ProgressView, "on_step", terminate)
-        assert main(["train", str(recipe), "--output", str(tmp_path / "run")]) == 2
-    assert steps_of(tmp_path / "run") == 10
+        assert main(["train", str(recipe), "--output", str(run)]) == 2
+    assert steps_of(run) == 10
     assert main(command_to_resume(capsys.readouterr().err, "warmup")) == 0
-    assert_same_run(tmp_path / "run", uninterrupted)
+    assert_same_run(run, uninterrupted)
 
 
 @pytest.mark.parametrize("step", [20, 21, 32])
