@@ -1,6 +1,6 @@
 """Take the README's picture: the top of a run's report, as Chromium draws it.
 
-    .venv/bin/python docs/picture.py my-run/report.html
+.venv/bin/python docs/picture.py my-run/report.html
 """
 
 import shutil

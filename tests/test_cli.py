@@ -16,7 +16,7 @@ from assay import cli
 from assay.cli import main
 from assay.display import ProgressView
 from assay.errors import Interrupted
-from assay.training.config import Recipe, build_recipe, setting_names
+from assay.training.config import Recipe, build_recipe, read_settings, setting_names
 
 COMMANDS = {
     "train": cli.Train,
@@ -214,7 +214,7 @@ def test_training_prints_plan_progress_summary_and_report(desk, finished, capsys
 def test_a_flag_goes_before_the_recipe_and_the_recipe_before_the_default(desk, finished):
     arguments = ["--output", "run", "--rl.steps", "1", "--evaluation.samples", "10"]
     assert main(["train", str(finished / "config.toml"), *arguments]) == 0
-    recipe = build_recipe(assay.runs.train.read_toml(Path("run/config.toml")), place="")
+    recipe = build_recipe(read_settings(Path("run/config.toml")), place="config.toml")
     assert (recipe.rl.steps, recipe.warmup.steps, recipe.rl.beta) == (1, 20, Recipe().rl.beta)
 
 

@@ -61,8 +61,6 @@ def run(state: State, recipe: Recipe, problems: tuple[Problem, ...], hooks: Hook
         "rl": _rl_step(state, recipe, problems, hooks.monitor),
     }
     length = {"warmup": recipe.warmup.steps, "rl": recipe.rl.steps}
-    if state.phase == "warmup" and state.step == 0:
-        hooks.save(state)
     while state.phase != "done":
         if state.step == length[state.phase]:
             _next_phase(state, recipe)

@@ -1,10 +1,11 @@
 """The integrity half needs no other package: it runs where nothing is installed, and says what it could not do."""
 
-import subprocess
 import venv
+from pathlib import Path
 
 import pytest
 
+import assay
 from assay.evidence.sums import NAME
 
 BLOCKED = """
@@ -20,28 +21,31 @@ sys.meta_path.insert(0, Blocked())
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory):
-    """The interpreter of an environment in which nothing is installed, not even pip."""
-    place = tmp_path_factory.mktemp("bare") / "venv"
-    venv.create(place, with_pip=False, symlinks=True)
-    return place / "bin" / "python"
+def bare(process, tmp_path_factory):
+    """Return a function that runs Python in an environment with this package alone, not even pip beside it."""
+    place = tmp_path_factory.mktemp("bare")
+    venv.create(place / "venv", with_pip=False, symlinks=True)
+    (place / "only").mkdir()
+    (place / "only" / "assay").symlink_to(Path(assay.__file__).parent)
 
-
-@pytest.fixture
-def evidence(bare, process):
-    """Return a function that runs ``python -m assay.evidence`` there."""
-
-    def check(*arguments):
-        started = process("-S", "-m", "assay.evidence", *arguments, executable=bare)
+    def run(*arguments):
+        python = place / "venv" / "bin" / "python"
+        started = process("-S", *arguments, executable=python, PYTHONPATH=str(place / "only"))
         out, err = started.communicate()
         return started.returncode, out, err
 
-    return check
+    return run
 
 
-def test_nothing_is_installed_there(bare):
-    missing = subprocess.run([bare, "-S", "-c", "import torch"], capture_output=True, text=True)
-    assert "No module named 'torch'" in missing.stderr
+@pytest.fixture
+def evidence(bare):
+    """Return a function that runs ``python -m assay.evidence`` there."""
+    return lambda *arguments: bare("-m", "assay.evidence", *arguments)
+
+
+@pytest.mark.parametrize("name", ["torch", "numpy", "pydantic", "jinja2"])
+def test_nothing_else_is_installed_there(bare, name):
+    assert f"No module named '{name}'" in bare("-c", f"import assay, {name}")[2]
 
 
 def test_a_good_run_holds(evidence, finished):
