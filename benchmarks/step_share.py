@@ -73,8 +73,9 @@ def main() -> None:
         setattr(estimate, name, timed(getattr(estimate, name)))
     loop.apply_update = timed(loop.apply_update)
     weights = sum(p.numel() for p in start(build_recipe({}, place="benchmark")).policy.parameters())
-    # sampling reads 6 then 7 tokens a row, policy and reference 7 each, backward costs two forwards: 2 operations a weight.
-    operations = 2 * weights * 40 * (6 + 7 + 7 + 7 + 2 * 7)
+    # 2 operations a weight and token. Sampling reads 5 prompts of 6 tokens, then 40 rows of 7; policy and reference
+    # 40 rows of 7 each; backward costs two forwards.
+    operations = 2 * weights * (5 * 6 + 40 * 7 * (1 + 1 + 1 + 2))
     floor = operations / matrix_rate()
     for estimator in ("rloo", "exact"):
         seconds, outside = measure(estimator)
