@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
 
-.PHONY: run test check test-slow docs benchmarks clean
+.PHONY: run test check docs benchmark-trl clean
 
 run: $(VENV)/ready
 	$(BIN)/assay train recipes/seed.toml
@@ -18,9 +18,6 @@ check: $(VENV)/ready-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build
-
-test-slow: $(VENV)/ready-test
-	$(BIN)/python -m pytest -m slow
 
 docs: $(VENV)/ready-test
 	$(BIN)/python -m sphinx -W -q docs docs/_build
@@ -39,5 +36,15 @@ $(VENV)/ready-test: $(VENV)/ready
 	$(PIP) -e '.[test]'
 	touch $@
 
+# TRL has an environment of its own, beside ours.
+benchmark-trl: $(VENV)-trl/ready
+	$(VENV)-trl/bin/python benchmarks/rl_step.py
+
+$(VENV)-trl/ready: requirements/constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)-trl
+	$(VENV)-trl/bin/pip install --quiet -c requirements/constraints.txt torch
+	$(VENV)-trl/bin/pip install --quiet -c requirements/constraints.txt -e . trl==1.16.0 transformers accelerate==1.15.0 datasets==5.2.0
+	touch $@
+
 clean:
-	rm -rf $(VENV) docs/_build
+	rm -rf $(VENV) $(VENV)-trl docs/_build
