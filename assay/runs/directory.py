@@ -117,15 +117,17 @@ def write(path: Path, data: bytes) -> None:
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Write a file that must not exist, with its parents.
+    """Write a file that must not exist, with its parents. One with the same content is left as it is.
 
     Raises:
-        RunError: it exists, or cannot be written.
+        RunError: it exists with another content, or cannot be written.
     """
     with named_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file() and path.read_bytes() == data:
+            return
         if path.exists() or path.is_symlink():
-            raise RunError(f"{path}: exists already and is not overwritten; choose another name")
+            raise RunError(f"{path}: exists already with another content and is not overwritten; choose another name")
     write(path, data)
 
 

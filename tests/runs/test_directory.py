@@ -50,10 +50,17 @@ def test_a_new_file_is_never_written_over(tmp_path):
     write_new(tmp_path / "a" / "b", b"first")
     (tmp_path / "link").symlink_to("nowhere")
     for taken in (tmp_path / "a" / "b", tmp_path / "link"):
-        with pytest.raises(RunError, match="exists already and is not overwritten"):
+        with pytest.raises(RunError, match="exists already with another content and is not overwritten"):
             write_new(taken, b"second")
     assert (tmp_path / "a" / "b").read_bytes() == b"first"
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_file_with_the_same_content_may_be_asked_for_again(tmp_path):
+    write_new(tmp_path / "a", b"same")
+    before = (tmp_path / "a").stat()
+    write_new(tmp_path / "a", b"same")
+    assert (tmp_path / "a").stat().st_ino == before.st_ino
 
 
 def test_a_directory_is_made_with_its_parents_and_only_once(tmp_path):

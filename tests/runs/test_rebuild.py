@@ -24,7 +24,7 @@ def test_a_page_that_was_edited_is_refused(run):
 
 def test_a_page_is_never_written_over(finished, tmp_path):
     (tmp_path / "page.html").write_text("mine")
-    with pytest.raises(RunError, match="exists already and is not overwritten"):
+    with pytest.raises(RunError, match="exists already with another content and is not overwritten"):
         report(finished, tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text() == "mine"
 
