@@ -16,9 +16,9 @@ from assay.evaluation.gradient import Noise, exact_gradient, leave_one_out_noise
 from assay.evidence.digest import file_digest
 from assay.evidence.files import entries_of, read_json, read_rows
 from assay.evidence.history import check_history
-from assay.runs.environment import one_thread
 from assay.runs.train import load_finished, open_run
 from assay.tasks.chain import SPLITS
+from assay.threads import one_thread
 from assay.training.config import Recipe
 from assay.training.state import State
 from assay.verdicts import Claim, Verdict

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,9 +11,9 @@ import torch
 
 import assay
 from assay.evidence.digest import source_digest
+from assay.threads import THREADS
 
 PACKAGES = ("torch", "numpy", "scipy", "pydantic", "matplotlib", "jinja2")
-THREADS = 1
 
 
 def describe_environment() -> dict[str, Any]:
@@ -40,17 +38,6 @@ def differences(recorded: dict[str, Any], current: dict[str, Any]) -> list[str]:
         for name in sorted(set(flat_recorded) | set(flat_current))
         if flat_recorded.get(name) != flat_current.get(name)
     ]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch compute on one thread, as the plan fixes; the old count is restored afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _flat(record: dict[str, Any]) -> dict[str, str]:

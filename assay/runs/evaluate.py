@@ -7,10 +7,10 @@ from pathlib import Path
 
 from assay.errors import ConfigError
 from assay.evaluation.point import PointEvaluation
-from assay.runs.environment import one_thread
 from assay.runs.results import measure_split
 from assay.runs.train import load_finished, open_run
 from assay.tasks.chain import SPLITS, Problem
+from assay.threads import one_thread
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from assay.evidence.files import entries_of, local, read_json, read_regular, rea
 from assay.report.page import build_page
 from assay.runs.compare import compare
 from assay.runs.directory import named_errors
-from assay.runs.environment import describe_environment, differences, one_thread
+from assay.runs.environment import describe_environment, differences
 from assay.runs.results import compute_results, deviations
 from assay.runs.train import load_state, open_run, train
+from assay.threads import one_thread
 from assay.verdicts import Claim, Verdict
 
 SAME_BUILD = 1e-9

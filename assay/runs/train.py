@@ -32,9 +32,10 @@ from assay.runs.directory import (
     to_json,
     write,
 )
-from assay.runs.environment import describe_environment, differences, one_thread
+from assay.runs.environment import describe_environment, differences
 from assay.runs.results import Splits, compute_results, monitor
 from assay.tasks.chain import SPLITS, draw_splits
+from assay.threads import one_thread
 from assay.training import checkpoint, loop
 from assay.training.config import Recipe, build_recipe, read_settings
 from assay.training.state import State, start

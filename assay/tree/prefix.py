@@ -74,6 +74,11 @@ class PrefixTree:
         """Return the number of tokens in each response, its end token included."""
         return self.mask.sum(1)
 
+    @property
+    def states(self) -> Int[Tensor, "M T"]:
+        """Return the row, among the inner nodes, of the prefix that each token of each response follows."""
+        return self._row[self.path]
+
     @cached_property
     def _row(self) -> Int[Tensor, " N"]:
         """Row of each node's parent among the inner nodes; 0 for the empty prefix, which has none."""

@@ -9,7 +9,8 @@ import torch
 
 import assay
 from assay.evidence.digest import source_digest
-from assay.runs.environment import describe_environment, differences, one_thread
+from assay.runs.environment import describe_environment, differences
+from assay.threads import one_thread
 
 
 def test_the_environment_names_source_interpreter_machine_and_packages():

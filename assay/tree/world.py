@@ -1,0 +1,84 @@
+"""A world to audit a loss in: problems small enough to enumerate, a policy over them, its reference and its sampler.
+
+The policy is tabular: one row of logits for each prefix of each problem. That is the most telling choice,
+because the gradient of any other policy with the same next-token distributions is a linear image of this one;
+nothing can cancel that is wrong here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from assay.core.streams import Stream, normals, uniforms
+from assay.tree.prefix import Grammar, PrefixTree, prefix_tree
+
+
+@dataclass(frozen=True)
+class TreeProblem:
+    """One problem of a world; float64 throughout.
+
+    Attributes:
+        name: for messages.
+        tree: all M responses.
+        logits: of the policy that is trained, ``[I, V]``.
+        logits_ref: of the frozen reference.
+        logits_old: of the policy that samples; the same tensor on-policy.
+        reward: of each response, ``[M]``.
+    """
+
+    name: str
+    tree: PrefixTree
+    logits: Float[Tensor, "I V"]
+    logits_ref: Float[Tensor, "I V"]
+    logits_old: Float[Tensor, "I V"]
+    reward: Float[Tensor, " M"]
+
+    @property
+    def sampler_logp(self) -> Float[Tensor, " M"]:
+        """Return the log-probability with which each response is drawn."""
+        return self.tree.token_logp(self.logits_old).sum(1)
+
+    @property
+    def jacobian(self) -> Float[Tensor, "M TV IV"]:
+        """Return the derivative of the logits along each response by the policy's own, flattened: zeros and ones."""
+        inner, vocabulary = self.logits.shape
+        rows = torch.nn.functional.one_hot(self.tree.states, inner).to(self.logits.dtype)
+        rows = rows * self.tree.mask[..., None]
+        identity = torch.eye(vocabulary, dtype=self.logits.dtype)
+        return torch.einsum("mti,vw->mtviw", rows, identity).reshape(len(rows), -1, inner * vocabulary)
+
+
+World = tuple[TreeProblem, ...]
+
+
+def default_world(*, seed: int = 0, off_policy: bool = False) -> World:
+    """Return the world in which what real settings hide is visible.
+
+    Two problems with the same 15 responses of one to three tokens, some truncated: an easy one with binary
+    rewards and a hard one with graded rewards; a reference that differs from the policy; and, off-policy, a
+    sampler that differs too.
+
+    Args:
+        seed: names the weights and rewards.
+        off_policy: whether the responses are drawn from an older policy.
+    """
+    tree = prefix_tree(Grammar(tokens=3, max_length=3, end=0))
+    shape = (len(tree.inner), 3)
+
+    def draw(address: int) -> Float[Tensor, "I V"]:
+        return normals(seed, Stream.INIT, shape[0] * shape[1], problem=address).view(shape)
+
+    def rewards(address: int) -> Float[Tensor, " M"]:
+        return uniforms(seed, Stream.DATA, len(tree.path), problem=[address], sample=[0])[0]
+
+    problems = []
+    for number, name in enumerate(("easy, binary rewards", "hard, graded rewards")):
+        logits, reward = draw(4 * number), rewards(number)
+        reward = (reward < 0.6).double() if number == 0 else 0.3 * reward.square()
+        moved = logits + 0.4 * draw(4 * number + 2) if off_policy else logits
+        problems.append(TreeProblem(name, tree, logits, logits + 0.8 * draw(4 * number + 1), moved, reward))
+    return tuple(problems)
