@@ -22,6 +22,7 @@ import tyro
 from pydantic import BaseModel
 from tyro.conf import Positional, arg, subcommand
 
+from assay import __version__
 from assay.errors import AssayError, ConfigError
 from assay.evidence.files import printable
 from assay.training.config import Recipe, build_recipe, read_settings
@@ -29,6 +30,11 @@ from assay.verdicts import Claim, Verdict, exit_code, overall
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+OptionalPath = Annotated[Path | None, arg(constructor=Path, metavar="PATH", help_behavior_hint="")]
+OptionalCount = Annotated[int | None, arg(constructor=int, metavar="INT", help_behavior_hint="")]
+Flag = Annotated[bool, arg(help_behavior_hint="")]
 
 
 def _settings_class(model: type[BaseModel]) -> type:
@@ -62,11 +68,13 @@ def _as_settings(recipe: Recipe) -> Any:
 class Train:
     """Train the seed experiment into a new directory, evaluate it, and write its report."""
 
-    recipe: Positional[Path | None] = None
+    recipe: Positional[
+        Annotated[Path | None, arg(constructor=Path, metavar="[RECIPE.toml]", help_behavior_hint="")]
+    ] = None
     """A TOML recipe; without one, the seed experiment."""
-    output: Path | None = None
+    output: OptionalPath = None
     """The new run directory (default: runs/seed-TIME). An existing one is never touched."""
-    resume: Path | None = None
+    resume: OptionalPath = None
     """Continue this interrupted run instead, with its own settings."""
     settings: Annotated[Settings, arg(name="")] = field(default_factory=Settings)
 
@@ -100,11 +108,11 @@ class Evaluate:
 
     output: Path
     """The run directory."""
-    split: str = "test"
-    """Which problems: train or test."""
-    samples: int | None = None
+    split: Annotated[str, arg(metavar="{train,test}")] = "test"
+    """Which problems."""
+    samples: OptionalCount = None
     """Independent samples at each point (default: the run's own number)."""
-    json: bool = False
+    json: Flag = False
     """Print a JSON record instead of a table."""
 
     def __call__(self) -> int:
@@ -113,7 +121,7 @@ class Evaluate:
 
         made = evaluate(self.output, self.split, samples=self.samples)
         if self.json:
-            print(json.dumps(asdict(made), indent=1))
+            _say(json.dumps(asdict(made), indent=1))
         else:
             show_evaluation(_console(), made)
         return 0
@@ -126,9 +134,9 @@ class Verify:
 
     directory: Positional[Path]
     """The run directory."""
-    replay: bool = False
+    replay: Flag = False
     """Also train the same recipe again and compare."""
-    json: bool = False
+    json: Flag = False
     """Print a JSON record instead of lines."""
 
     def __call__(self) -> int:
@@ -146,7 +154,7 @@ class Compare:
     """A run directory."""
     second: Positional[Path]
     """Another one."""
-    json: bool = False
+    json: Flag = False
     """Print a JSON record instead of a table."""
 
     def __call__(self) -> int:
@@ -156,7 +164,7 @@ class Compare:
         made = compare(self.first, self.second)
         if self.json:
             record = {**asdict(made), "verdict": made.claim.verdict}
-            print(json.dumps(record, indent=1, default=str))
+            _say(json.dumps(record, indent=1, default=str))
         else:
             show_comparison(_console(), made)
         return exit_code(made.claim.verdict)
@@ -169,13 +177,13 @@ class Report:
 
     directory: Positional[Path]
     """The run directory."""
-    to: Path | None = None
+    to: OptionalPath = None
     """Write the page here; must not exist."""
 
     def __call__(self) -> int:
         from assay.runs.report import report
 
-        print(report(self.directory, self.to))
+        _say(report(self.directory, self.to))
         return 0
 
 
@@ -185,9 +193,9 @@ class Audit:
 
     subject: Positional[Literal["seed"]]
     """What to audit. seed: the seed experiment's policy gradient, in all 17 tensors over all 100 trajectories."""
-    output: Path | None = None
+    output: OptionalPath = None
     """Also write the full record as JSON here; must not exist."""
-    json: bool = False
+    json: Flag = False
     """Print the full record as JSON instead of lines."""
 
     def __call__(self) -> int:
@@ -199,11 +207,11 @@ class Audit:
             write_new(self.output, to_json(record))
         made = claims(record)
         if self.json:
-            print(json.dumps(record, indent=1))
+            _say(json.dumps(record, indent=1))
             return exit_code(overall(made))
         code = _show_claims(made, as_json=False)
         for limit in record["limits"]:
-            print(f"Not shown: {limit}")
+            _say(f"Not shown: {limit}")
         return code
 
 
@@ -213,7 +221,10 @@ Command = Train | Evaluate | Verify | Compare | Report | Audit
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    return boundary(lambda: _parse(arguments)())
+    if arguments == ["--version"]:
+        print(f"assay {__version__}")
+        return 0
+    return boundary(lambda: _parse(arguments or ["--help"])())
 
 
 def entry() -> None:
@@ -229,9 +240,7 @@ def boundary(work: Callable[[], int]) -> int:
     except AssayError as error:
         print(f"assay: {printable(' '.join(str(error).split()))}", file=sys.stderr)
     except KeyboardInterrupt:
-        print("assay: stopped at once; a run keeps its last checkpoint", file=sys.stderr)
-    except BrokenPipeError:
-        sys.stderr.close()
+        print("assay: stopped at once; a run in training keeps its last checkpoint", file=sys.stderr)
     except Exception:
         traceback.print_exc()
         print("assay: this is a defect in assay, please report it with the lines above", file=sys.stderr)
@@ -284,16 +293,26 @@ def _one_line(complaint: str) -> str:
     return "; ".join(line for line in lines if line and not line.startswith(("For full help", "Argument help")))
 
 
-def _console() -> Console:
-    from rich.console import Console
+def _say(text: object) -> None:
+    """Print a line at once; a reader that has gone away changes neither work nor verdict."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        from assay.display import silence_stdout
 
-    return Console()
+        silence_stdout()
+
+
+def _console() -> Console:
+    from assay.display import PatientConsole
+
+    return PatientConsole()
 
 
 def _show_claims(claims: list[Claim], *, as_json: bool) -> int:
     verdict = overall(claims)
     if as_json:
-        print(json.dumps({"verdict": verdict, "claims": [asdict(claim) for claim in claims]}, indent=1))
+        _say(json.dumps({"verdict": verdict, "claims": [asdict(claim) for claim in claims]}, indent=1))
     else:
         from assay.display import show_claims
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +27,24 @@ STYLES = {Verdict.HOLDS: "green", Verdict.DISAGREES: "bold red", Verdict.COULD_N
 PLAIN_EVERY = 10
 
 
+class PatientConsole(Console):
+    """A console whose work goes on when its reader goes away: a run is in its directory, a verdict in the exit code."""
+
+    def on_broken_pipe(self) -> None:
+        """Say nothing more; rich would end the process with exit code 1, which means *disagrees*."""
+        self.quiet = True
+        silence_stdout()
+
+
+def silence_stdout() -> None:
+    """Send the rest of the output nowhere, since the flush at exit would fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def show_plan(console: Console, recipe: Recipe, output: str) -> None:
     """Print what a run will do and spend, before it starts."""
     budget, rl = plan(recipe), recipe.rl
+    penalty = f" - {rl.beta} KL(policy to reference)" if rl.beta else ""
     console.print(f"[bold]Plan[/bold], seed {recipe.seed}, into {escape(output)}")
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
@@ -39,7 +56,7 @@ def show_plan(console: Console, recipe: Recipe, output: str) -> None:
     grid.add_row("  RL", f"{_rl_line(recipe)}, learning rate {rl.learning_rate}")
     grid.add_row(
         "  ascends",
-        f"mean over the step's {rl.problems_per_step} problems of E\\[reward] - {rl.beta} KL(policy to reference), "
+        f"mean over the step's {rl.problems_per_step} problems of E\\[reward]{penalty}, "
         + ("exactly" if rl.estimator == "exact" else "estimated without bias (leave-one-out baseline)"),
     )
     grid.add_row("  evaluation", f"{budget.evaluation_samples:,} samples under frozen weights, counted apart")
@@ -203,7 +220,7 @@ def show_comparison(console: Console, made: Comparison) -> None:
         table.add_column(heading, justify="left" if not heading else "right")
     for split in made.success:
         a, b = made.success[split]
-        table.add_row(f"exact success, {split}", f"{a:.2%}", f"{b:.2%}", f"{b - a:+.2%}")
+        table.add_row(f"exact success, {split}", f"{a:.2%}", f"{b:.2%}", f"{100 * (b - a):+.2f} points")
     for split in made.kl:
         a, b = made.kl[split]
         table.add_row(f"exact KL (nats), {split}", f"{a:.4f}", f"{b:.4f}", f"{b - a:+.4f}")

@@ -33,9 +33,5 @@ class UpdateError(AssayError, ArithmeticError):
     """An update would be wrong: a gradient is missing or not finite, or sampler and scorer part."""
 
 
-class MissingDependencyError(AssayError, ImportError):
-    """An optional package is needed for what was asked."""
-
-
 class Interrupted(AssayError):
     """Training stopped on request at a step boundary, with a resumable checkpoint on disk."""

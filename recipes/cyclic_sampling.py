@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -43,15 +44,19 @@ class TwoProblems:
 
 
 def two_problems() -> TwoProblems:
-    """Return the three cases where everything is a fraction: the derivative of the sigmoid at 0 is p (1 - p) =
-    1/4."""
-    p = Fraction(1, 2)
-    g1, g2 = p * (1 - p), -p * (1 - p)
+    """Return the three cases, each differentiated on its own; at w = 0 float64 holds every number exactly."""
+    weight = torch.zeros((), dtype=torch.float64, requires_grad=True)
+
+    def gradient(objective: Callable[[torch.Tensor], torch.Tensor]) -> Fraction:
+        return Fraction(float(torch.autograd.grad(objective(weight.sigmoid()), weight)[0]))
+
+    problems: list[Callable[[torch.Tensor], torch.Tensor]] = [lambda p: p, lambda p: 1 - p]
+    each = [gradient(problem) for problem in problems]
     return TwoProblems(
-        full=(g1 + g2) / 2,
-        first_step=g1,
-        accumulated=sum([g1, g2], Fraction(0)) / 2,
-        uniform=Fraction(1, 2) * g1 + Fraction(1, 2) * g2,
+        full=gradient(lambda p: torch.stack([problem(p) for problem in problems]).mean()),
+        first_step=each[0],
+        accumulated=sum(each, Fraction(0)) / len(each),
+        uniform=sum((Fraction(1, len(each)) * drawn for drawn in each), Fraction(0)),
     )
 
 

@@ -93,7 +93,9 @@ class Policy(nn.Module):
                 else:
                     scale = 1.0 if "embedding" in name else 1 / math.sqrt(3 * parameter.shape[1])
                     u = torch.tensor(uniforms(INIT, parameter.numel(), problem=number), dtype=torch.float64)
-                    parameter.copy_((scale * torch.special.ndtri(u + 2.0**-54)).view_as(parameter))
+                    parameter.copy_(
+                        (scale * torch.special.ndtri((u + 2.0**-54).clamp(max=1 - 2.0**-53))).view_as(parameter)
+                    )
 
     def forward(self, read: torch.Tensor) -> torch.Tensor:
         x = self.token_embedding(read) + self.position_embedding.weight[: read.shape[1]]

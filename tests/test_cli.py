@@ -5,6 +5,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -98,7 +100,7 @@ BAD_TRAINING = [
     (["--seed", "-1"], ["seed = -1", "greater than or equal to 0"]),
     (["--seed", str(2**32)], [f"seed = {2**32}", f"less than {2**32}"]),
     (["--seed", "9" * 40], ["seed = 9", "less than"]),
-    (["--policy.heads", "3"], ["width 16", "3 heads", "use a multiple"]),
+    (["--policy.heads", "3"], ["policy.width = 16", "3 heads", "use a multiple"]),
     (["--policy.width", str(2**40)], [f"policy.width = {2**40}", "less than or equal to"]),
     (["--evaluation.samples", str(2**60)], [f"evaluation.samples = {2**60}", "less than or equal to"]),
     (["--task.train-problems", "3990"], ["3990 training and 20 test problems", "only 4000", "ask for fewer"]),
@@ -132,7 +134,6 @@ def test_a_value_of_another_type_is_not_taken_for_a_number(desk, refused, text):
 @pytest.mark.parametrize(
     ("arguments", "fragments"),
     [
-        ([], ["Expected one of {train, evaluate"]),
         (["trian"], ["trian", "train"]),
         (["audit", "speed"], ["speed", "seed"]),
         (["verify"], ["Missing from assay verify", "The run directory"]),
@@ -151,6 +152,32 @@ def test_a_value_of_another_type_is_not_taken_for_a_number(desk, refused, text):
 def test_any_other_bad_command_is_refused_in_one_line(desk, refused, arguments, fragments):
     complaint = refused(*arguments)
     assert all(fragment in complaint for fragment in fragments), complaint
+
+
+def test_no_command_at_all_shows_the_help(capsys):
+    with pytest.raises(SystemExit) as done:
+        main([])
+    assert done.value.code == 0 and "subcommands" in capsys.readouterr().out
+
+
+def test_the_version_is_the_packages(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"assay {assay.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [("verify", "run"), ("train", "--output", "run"), ("verify", "run", "--json")])
+def test_a_reader_that_goes_away_changes_neither_work_nor_verdict(arguments, small, tmp_path):
+    """`assay ... | head -1` in a real shell: the run is finished, and exit code 1 still means *disagrees*."""
+    if arguments[0] == "verify":
+        assay.train(small, tmp_path / "run")
+    command = " ".join([sys.executable, "-m", "assay", *arguments])
+    shell = f"set -o pipefail; {command} | head -n 1 >/dev/null; echo ${{PIPESTATUS[0]}}"
+    path = str(Path(assay.__file__).parents[1])
+    done = subprocess.run(
+        ["bash", "-c", shell], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "0", done.stderr
+    assert assay.verify(tmp_path / "run").holds
 
 
 READ_BY = {

@@ -62,7 +62,7 @@ def audit() -> dict[str, Any]:
     """
     problem = draw_splits(SEED, train=1, test=1)["train"][0]
     policy, reference = _disturbed_pair()
-    before = weights_digest(policy.named_parameters())
+    before = [weights_digest(weights.named_parameters()) for weights in (policy, reference)]
     parameters = dict(policy.named_parameters())
     prompt = encode_prompts((problem,))
     responses = all_responses(DIGITS, RESPONSE_LENGTH)
@@ -93,8 +93,8 @@ def audit() -> dict[str, Any]:
     control_error = max(float((direct[name] - control[name]).abs().max()) for name in parameters)
     mass_error = abs(float(logp.detach().exp().sum()) - 1)
     scorer_error = float((logp.detach()[0] - stepwise).abs().max())
-    support = _support(problem, responses.tolist())
-    unchanged = weights_digest(policy.named_parameters()) == before
+    support = _support(problem, responses.tolist(), policy(prompt))
+    unchanged = [weights_digest(weights.named_parameters()) for weights in (policy, reference)] == before
     rejected = control_error > REJECTION
     return {
         "seed": SEED,
@@ -181,13 +181,14 @@ def _disturbed_pair() -> tuple[TinyTransformer, TinyTransformer]:
     return policy, reference
 
 
-def _support(problem: Problem, responses: list[list[int]]) -> dict[str, Any]:
-    """Check that the responses are exactly the two-digit strings, each once, and that one of them is right."""
+def _support(problem: Problem, responses: list[list[int]], logits: Float[Tensor, "1 S V"]) -> dict[str, Any]:
+    """Check that the responses are the two-digit strings, each once, one right, and the policy gives digits alone."""
+    digits_alone = logits.shape[-1] == DIGITS and bool(logits.isfinite().all())
     expected = {(first, second) for first in range(DIGITS) for second in range(DIGITS)}
     distinct = {tuple(response) for response in responses}
     right = sum(problem.verify(tuple(response)).status == "right" for response in responses)
     return {
         "distinct": len(distinct),
         "right": right,
-        "complete": distinct == expected and len(responses) == len(expected) and right == 1,
+        "complete": distinct == expected and len(responses) == len(expected) and right == 1 and digits_alone,
     }

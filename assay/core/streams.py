@@ -88,7 +88,7 @@ def uniforms(
 def normals(seed: int, stream: Stream, count: int, *, problem: int = 0) -> Float[Tensor, " count"]:
     """Return ``count`` standard normals at one address, as the inverse normal CDF of its uniforms."""
     u = uniforms(seed, stream, count, problem=[problem], sample=[0])[0]
-    values: Tensor = torch.special.ndtri(u + 2.0**-54)
+    values: Tensor = torch.special.ndtri((u + 2.0**-54).clamp(max=1 - 2.0**-53))  # open at both ends
     return values
 
 

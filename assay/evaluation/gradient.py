@@ -30,7 +30,9 @@ class Noise:
     @property
     def ratio(self) -> float:
         """Return signal over variance, the squared gradient as a multiple of its own noise."""
-        return self.signal / self.variance if self.variance else float("inf")
+        if not self.variance:
+            return float("inf") if self.signal else 0.0
+        return self.signal / self.variance
 
 
 def exact_gradient(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
-import torch
+from torch import nn
 
 from assay.core.intervals import exact_binomial
 from assay.core.streams import Stream, uniforms
 from assay.policies.sampling import sample
 from assay.tasks.chain import RESPONSE_LENGTH, Problem, encode_prompts
-from assay.types import Policy
 
 LEVEL = 0.95
+CHUNK = 100_000
+"""Draws made at once; the numbers are addressed, so that chunks change nothing."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class SampledEvaluation:
 
 
 def evaluate_by_sampling(
-    policy: Policy, problems: tuple[Problem, ...], *, samples: int, seed: int, occasion: int
+    policy: nn.Module, problems: tuple[Problem, ...], *, samples: int, seed: int, occasion: int
 ) -> SampledEvaluation:
     """Draw problem and response ``samples`` times, independently, from the evaluation stream.
 
@@ -42,19 +44,24 @@ def evaluate_by_sampling(
     fixed number of draws a problem it would only be a bound.
 
     Args:
-        policy: frozen while this runs.
+        policy: frozen while this runs. A float64 copy of it is sampled, so that rounding on another machine
+            does not change which responses are drawn.
         problems: the split to draw from.
         samples: draws, at least 1.
         seed: of the run.
         occasion: sets this evaluation's numbers apart from every other evaluation's.
     """
-    draws = list(range(samples))
-    uniform = uniforms(seed, Stream.EVALUATION, 1 + RESPONSE_LENGTH, step=occasion, problem=[0] * samples, sample=draws)
-    chosen = (uniform[:, 0] * len(problems)).long()
-    responses, _ = sample(policy, encode_prompts(problems), chosen, uniform[:, 1:])
-    scores = [
-        problems[index].verify(tuple(response)).score
-        for index, response in zip(chosen.tolist(), responses.tolist(), strict=True)
-    ]
-    successes = int(torch.tensor(scores).sum())
+    frozen = copy.deepcopy(policy).double()
+    successes = 0
+    for first in range(0, samples, CHUNK):
+        draws = list(range(first, min(first + CHUNK, samples)))
+        uniform = uniforms(
+            seed, Stream.EVALUATION, 1 + RESPONSE_LENGTH, step=occasion, problem=[0] * len(draws), sample=draws
+        )
+        chosen = (uniform[:, 0] * len(problems)).long()
+        responses, _ = sample(frozen, encode_prompts(problems), chosen, uniform[:, 1:])
+        successes += sum(
+            problems[index].verify(tuple(response)).status == "right"
+            for index, response in zip(chosen.tolist(), responses.tolist(), strict=True)
+        )
     return SampledEvaluation(successes, samples, *exact_binomial(successes, samples, level=LEVEL))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import stat
 import tomllib
 from collections import Counter
@@ -96,6 +97,11 @@ def entries_of(where: str) -> Iterator[None]:
         raise EvidenceError(
             f"{where}: an entry is missing or of the wrong kind ({type(error).__name__}: {error})"
         ) from error
+
+
+def resume_command(place: Path) -> str:
+    """Return the command that continues a run, as a shell can read it."""
+    return f"assay train --resume {shlex.quote(str(place))}"
 
 
 def local(error: Exception, place: Path) -> str:

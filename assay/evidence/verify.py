@@ -15,7 +15,7 @@ from typing import Any
 
 from assay.errors import EvidenceError, RunError
 from assay.evidence import sums
-from assay.evidence.files import entries_of, local, read_json, read_rows, read_toml
+from assay.evidence.files import entries_of, local, read_json, read_rows, read_toml, resume_command
 from assay.evidence.history import check_history
 from assay.evidence.manifest import (
     BOUND,
@@ -63,9 +63,10 @@ def _intact(place: Path) -> Claim:
 def _unsealed(place: Path) -> tuple[Verdict, str, tuple[str, ...]]:
     """Say why there are no sums: the run has not finished, or they were taken away."""
     if (place / "results.json").exists() and (place / MANIFEST).exists():
-        finding = f"{sums.NAME}: is missing: taken away, or never written because sealing was interrupted"
-        return Verdict.DISAGREES, f"if it was interrupted, finish it with: assay train --resume {place}", (finding,)
-    return Verdict.COULD_NOT_RUN, f"the run has not finished; continue it with: assay train --resume {place}", ()
+        remedy = f"where that was interrupted, finish it with: {resume_command(place)}"
+        finding = f"{sums.NAME}: is missing: taken away, or never written, since it comes last; {remedy}"
+        return Verdict.DISAGREES, "the run is not sealed", (finding,)
+    return Verdict.COULD_NOT_RUN, f"the run has not finished; continue it with: {resume_command(place)}", ()
 
 
 def _complete(place: Path) -> Claim:

@@ -16,6 +16,7 @@ from assay.evaluation.gradient import Noise, exact_gradient, leave_one_out_noise
 from assay.evidence.digest import file_digest
 from assay.evidence.files import entries_of, read_json, read_rows
 from assay.evidence.history import check_history
+from assay.runs.results import Record, deviations
 from assay.runs.train import load_finished, open_run
 from assay.tasks.chain import SPLITS
 from assay.threads import one_thread
@@ -24,8 +25,9 @@ from assay.training.state import State
 from assay.verdicts import Claim, Verdict
 
 COMPARED = ("checkpoint.pt", "metrics.jsonl", "results.json")
-CLOSE = 1e-6
-"""Largest difference in any response's probability between two runs that are called close."""
+CLOSE = 1e-5
+"""Largest difference in any probability, gradient, recorded step or result between two runs that are called close."""
+SHOWN = 10
 CURVES = ("strict_reward", "log_ratio", "return", "grad_norm")
 
 
@@ -44,6 +46,7 @@ class Comparison:
         success: mean exact success after RL, split to a pair.
         kl: mean exact KL after RL, nats, split to a pair.
         same_start: whether RL began at the same weights.
+        differences: results, steps and gradients that are further apart than ``CLOSE``, one line each.
         noise: what sampling costs in the first RL step, when one run samples and both began at the same weights.
     """
 
@@ -56,6 +59,7 @@ class Comparison:
     success: dict[str, tuple[float, float]]
     kl: dict[str, tuple[float, float]]
     same_start: bool
+    differences: tuple[str, ...]
     noise: Noise | None
 
     @property
@@ -64,9 +68,9 @@ class Comparison:
         if all(self.identical.values()):
             return Claim("same run", Verdict.HOLDS, "identical: weights, history and results, byte for byte")
         gap = f"largest difference in a response's probability {self.probability_gap:.3g}"
-        if not self.settings and self.probability_gap <= CLOSE:
+        if not self.settings and not self.differences and self.probability_gap <= CLOSE:
             return Claim("same run", Verdict.HOLDS, f"close, not identical: {gap} (limit {CLOSE:.0e})")
-        return Claim("same run", Verdict.DISAGREES, f"different: {gap}", self.settings)
+        return Claim("same run", Verdict.DISAGREES, f"different: {gap}", self.settings or self.differences[:SHOWN])
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class _Loaded:
     splits: dict[str, Any]
     state: State
     curves: dict[str, list[float]]
+    results: Record
     end: dict[str, dict[str, float]]
 
 
@@ -103,16 +108,23 @@ def compare(first: str | Path, second: str | Path) -> Comparison:
         starts = {weights_digest(_reference(run).named_parameters()) for run in (a, b)}
         same_start = len(starts) == 1
         noise = _noise(a, b) if same_start else None
+    curve_gaps = {name: _largest_gap(a.curves[name], b.curves[name]) for name in CURVES}
+    gradient_gap = _distance(*gradients)
+    apart = deviations(a.results, b.results, tolerance=CLOSE, sides=("first", "second"))
+    apart += [f"{name} of a step differs by {gap:.3g}" for name, gap in curve_gaps.items() if gap > CLOSE]
+    if gradient_gap is None or gradient_gap > CLOSE:
+        apart.append("the exact gradients at the final weights differ")
     return Comparison(
         runs=(a.place, b.place),
         settings=tuple(_setting_differences(a.recipe.model_dump(), b.recipe.model_dump())),
         identical={name: file_digest(a.place / name) == file_digest(b.place / name) for name in COMPARED},
         probability_gap=float((probabilities[0] - probabilities[1]).abs().max()),
-        gradient_gap=_distance(*gradients),
-        curve_gaps={name: _largest_gap(a.curves[name], b.curves[name]) for name in CURVES},
+        gradient_gap=gradient_gap,
+        curve_gaps=curve_gaps,
         success={split: (a.end[split]["success"], b.end[split]["success"]) for split in SPLITS},
         kl={split: (a.end[split]["kl"], b.end[split]["kl"]) for split in SPLITS},
         same_start=same_start,
+        differences=tuple(apart),
         noise=noise,
     )
 
@@ -128,7 +140,7 @@ def _load(place: Path) -> _Loaded:
         curves = {name: [float(row[name]) for row in rows if row["phase"] == "rl"] for name in CURVES}
         point = results["points"]["rl"]
         end = {split: {key: float(point[split][key]) for key in ("success", "kl")} for split in SPLITS}
-    return _Loaded(place, recipe, splits, state, curves, end)
+    return _Loaded(place, recipe, splits, state, curves, results, end)
 
 
 def _reference(run: _Loaded) -> torch.nn.Module:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.errors import RunError
+from assay.evidence.files import resume_command
 
 
 def to_json(value: Any) -> bytes:
@@ -55,7 +56,7 @@ def create(directory: Path) -> None:
         except FileExistsError as error:
             raise RunError(
                 f"{directory}: exists already; a run is never overwritten or added to, choose a new --output "
-                f"(or continue an unfinished run with: assay train --resume {directory})"
+                f"(or continue an unfinished run with: {resume_command(directory)})"
             ) from error
 
 

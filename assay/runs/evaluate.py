@@ -11,6 +11,7 @@ from assay.runs.results import measure_split
 from assay.runs.train import load_finished, open_run
 from assay.tasks.chain import SPLITS, Problem
 from assay.threads import one_thread
+from assay.training.config import MOST
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,14 @@ def evaluate(output: str | Path, split: str = "test", *, samples: int | None = N
         samples: independent samples a point; None takes the run's own number, which repeats its own draws.
 
     Raises:
-        ConfigError: no such split, or fewer than one sample.
+        ConfigError: no such split, or a number of samples that is none or more than ``MOST``.
         RunError: no such run, or it has not finished.
         CheckpointError, EvidenceError: a file is damaged.
     """
     if split not in SPLITS:
         raise ConfigError(f"split = {split!r}: no such split; use one of {', '.join(SPLITS)}")
-    if samples is not None and samples < 1:
-        raise ConfigError(f"samples = {samples}: need at least 1")
+    if samples is not None and not 1 <= samples <= MOST:
+        raise ConfigError(f"samples = {samples}: need at least 1 and at most {MOST}")
     place = Path(output)
     recipe, splits = open_run(place)
     state = load_finished(place, recipe)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from assay.errors import AssayError, CheckpointError, ConfigError, EvidenceError, InputError
 from assay.evidence import sums
-from assay.evidence.files import entries_of, local, read_json, read_regular, read_rows
+from assay.evidence.files import entries_of, local, read_json, read_regular, read_rows, resume_command
 from assay.report.page import build_page
 from assay.runs.compare import compare
 from assay.runs.directory import named_errors
@@ -43,7 +43,7 @@ def _recompute(place: Path) -> Claim:
         if (place / sums.NAME).exists():
             raise EvidenceError(f"checkpoint.pt: {where}, and the run is sealed as finished")
         where = f"the run {where} and reports nothing yet"
-        return Claim("reproduced", Verdict.COULD_NOT_RUN, f"{where}; continue it with: assay train --resume {place}")
+        return Claim("reproduced", Verdict.COULD_NOT_RUN, f"{where}; continue it with: {resume_command(place)}")
     recorded, rows = read_json(place / "results.json"), read_rows(place / "metrics.jsonl")
     with entries_of("environment.json"):
         changed = differences(read_json(place / "environment.json"), describe_environment())

@@ -137,30 +137,41 @@ def _participation(state: State) -> list[Record]:
     ]
 
 
-def deviations(recorded: Any, computed: Any, *, tolerance: float, path: str = "") -> list[str]:
+def deviations(
+    recorded: Any,
+    computed: Any,
+    *,
+    tolerance: float,
+    sides: tuple[str, str] = ("recorded", "recomputed"),
+    path: str = "",
+) -> list[str]:
     """Compare two nested records and return where they differ, one line a place.
 
     Args:
         recorded: what the run says.
         computed: what follows from its weights.
         tolerance: largest absolute difference between two floats that still agree.
+        sides: what the two are called in messages.
         path: of this part, for messages.
     """
     if isinstance(recorded, dict) and isinstance(computed, dict):
         single = set(recorded) ^ set(computed)
-        missing = [f"{path}{key}: only {'recorded' if key in recorded else 'computed'}" for key in single]
-        both = [key for key in computed if key in recorded]
-        inner = [deviations(recorded[key], computed[key], tolerance=tolerance, path=f"{path}{key}.") for key in both]
-        return sorted(missing) + [line for lines in inner for line in lines]
-    if isinstance(recorded, list) and isinstance(computed, list | tuple) and len(recorded) == len(computed):
-        pairs = enumerate(zip(recorded, computed, strict=True))
-        inner = [deviations(a, b, tolerance=tolerance, path=f"{path}{i}.") for i, (a, b) in pairs]
-        return [line for lines in inner for line in lines]
+        missing = [f"{path}{key}: only {sides[0] if key in recorded else sides[1]}" for key in single]
+        pairs = [(key, recorded[key], computed[key]) for key in computed if key in recorded]
+    elif isinstance(recorded, list) and isinstance(computed, list | tuple) and len(recorded) == len(computed):
+        missing, pairs = [], [(i, a, b) for i, (a, b) in enumerate(zip(recorded, computed, strict=True))]
+    else:
+        return _leaf_deviation(recorded, computed, tolerance, sides, path)
+    inner = [deviations(a, b, tolerance=tolerance, sides=sides, path=f"{path}{key}.") for key, a, b in pairs]
+    return sorted(missing) + [line for lines in inner for line in lines]
+
+
+def _leaf_deviation(recorded: Any, computed: Any, tolerance: float, sides: tuple[str, str], path: str) -> list[str]:
     if isinstance(computed, float) and isinstance(recorded, float | int) and not isinstance(recorded, bool):
         same = math.isfinite(recorded) and abs(recorded - computed) <= tolerance
     else:
         same = type(recorded) is type(computed) and recorded == computed
-    return [] if same else [f"{path[:-1]}: recorded {_brief(recorded)}, recomputed {_brief(computed)}"]
+    return [] if same else [f"{path[:-1]}: {sides[0]} {_brief(recorded)}, {sides[1]} {_brief(computed)}"]
 
 
 def _brief(value: Any) -> str:

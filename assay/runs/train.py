@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import tomli_w
 
 from assay.errors import ConfigError, EvidenceError, Interrupted, RunError
 from assay.evidence import sums
-from assay.evidence.files import entries_of, read_json, read_regular, read_rows, read_toml
+from assay.evidence.files import entries_of, read_json, read_regular, read_rows, read_toml, resume_command
 from assay.evidence.history import check_rows
 from assay.evidence.manifest import (
     FILES,
@@ -149,7 +149,9 @@ def as_recipe(recipe: Recipe | str | Path | dict[str, Any] | None) -> Recipe:
 
 def default_output() -> Path:
     """Return a new directory name under ``runs/`` made from the time."""
-    return Path("runs") / f"seed-{datetime.now():%Y%m%d-%H%M%S}"
+    wanted = Path("runs") / f"seed-{datetime.now():%Y%m%d-%H%M%S}"
+    names = itertools.chain([wanted], (wanted.with_name(f"{wanted.name}-{n}") for n in itertools.count(2)))
+    return next(path for path in names if not path.exists())
 
 
 def open_run(place: Path) -> tuple[Recipe, Splits]:
@@ -190,7 +192,7 @@ def load_finished(place: Path, recipe: Recipe) -> State:
     state = load_state(place, recipe)
     if state.phase != "done":
         where = f"stands at {state.phase} step {state.step} and has no results before its end"
-        raise RunError(f"{place}: {where}; continue it with: assay train --resume {place}")
+        raise RunError(f"{place}: {where}; continue it with: {resume_command(place)}")
     return state
 
 
@@ -229,7 +231,7 @@ def _carry_through(place: Path, recipe: Recipe, splits: Splits, watch: _Watch) -
                 loop.run(state, recipe, splits["train"], loop.Hooks(emit, save, monitor(splits), watch.stopping))
                 results = compute_results(recipe, splits, state, read_rows(metrics.path))
         except Interrupted as interrupted:
-            raise Interrupted(f"{interrupted}; continue with: assay train --resume {quote(str(place))}") from None
+            raise Interrupted(f"{interrupted}; continue with: {resume_command(place)}") from None
         timing.append({"event": "finished", "time": _now()})
     _seal(place, recipe, results)
     return Run(place, read_json(place / "results.json"))

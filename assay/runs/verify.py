@@ -55,6 +55,8 @@ def verify(directory: str | Path, *, replay: bool = False) -> Verification:
     try:
         from assay.runs import reproduce
     except ImportError as error:
+        if str(error.name).startswith("assay"):
+            raise
         reason = f"needs {error.name}, which is not installed; the files were checked without it"
         claims.append(Claim("reproduced", Verdict.COULD_NOT_RUN, reason))
     else:

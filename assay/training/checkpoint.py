@@ -103,11 +103,51 @@ def from_bytes(data: bytes, recipe: Recipe, *, place: str) -> State:
         digest, first = weights_digest(state.reference.named_parameters()), state.reference_digests.get("rl 0")
         if digest != first:
             raise CheckpointError(f"{place}: the reference has digest {digest[:12]}, RL began with {str(first)[:12]}")
-    try:
-        state.optimizer.load_state_dict(content["optimizer"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{place}: the optimizer state does not fit this recipe ({error})") from error
+    _check_names(content, place)
+    _check_optimizer(content["optimizer"], state, place)
+    state.optimizer.load_state_dict(content["optimizer"])
     return state
+
+
+def _check_names(content: dict[str, Any], place: str) -> None:
+    """Refuse recorded digests and norms that are no text and no numbers."""
+    if not all(isinstance(part, str) for pair in content["reference_digests"].items() for part in pair):
+        raise CheckpointError(f"{place}: reference_digests must map names to digests")
+    norms = content["last_gradient"]
+    plain = all(isinstance(norm, float) and 0 <= norm < float("inf") for norm in norms.values())
+    if not plain or (norms and set(norms) != set(content["policy"])):
+        raise CheckpointError(f"{place}: last_gradient must hold a finite norm for each parameter")
+
+
+def _check_optimizer(saved: dict[str, Any], state: State, place: str) -> None:
+    """Refuse an optimizer state that this recipe's own steps cannot have left.
+
+    It steers every later update, and the fused kernel trusts its shapes.
+    """
+    parameters = list(state.policy.parameters())
+    if set(saved) != {"state", "param_groups"} or saved["param_groups"] != state.optimizer.state_dict()["param_groups"]:
+        raise CheckpointError(f"{place}: the optimizer's settings are not those of the recipe")
+    moments = saved["state"]
+    if not isinstance(moments, dict) or (moments and set(moments) != set(range(len(parameters)))):
+        raise CheckpointError(f"{place}: the optimizer must have moments for every parameter or for none")
+    taken = set()
+    for index, entry in moments.items():
+        if not isinstance(entry, dict) or set(entry) != {"step", "exp_avg", "exp_avg_sq"}:
+            raise CheckpointError(f"{place}: the optimizer's entry {index} is not AdamW's")
+        if not all(isinstance(value, Tensor) and bool(value.isfinite().all()) for value in entry.values()):
+            raise CheckpointError(f"{place}: the optimizer's entry {index} holds a value that is not a finite tensor")
+        forms = _form(entry["exp_avg"]), _form(entry["exp_avg_sq"])
+        if (
+            forms != (_form(parameters[index]),) * 2
+            or entry["step"].numel() != 1
+            or bool((entry["exp_avg_sq"] < 0).any())
+        ):
+            raise CheckpointError(f"{place}: the optimizer's entry {index} does not fit its parameter")
+        taken.add(float(entry["step"]))
+    steps = taken.pop() if taken else 0.0
+    planned = (state.step,) if state.phase == "warmup" else range(state.step + 1)
+    if taken or steps not in planned:
+        raise CheckpointError(f"{place}: the optimizer has taken {steps:g} steps, the run stands at {state.step}")
 
 
 def _canonical(value: Any) -> Any:

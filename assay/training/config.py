@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from assay.errors import ConfigError
 
 MOST = 10**6
-"""The largest count a setting may have: far beyond what this experiment is for, and well within any machine."""
+"""The largest count a setting may have: far beyond what this experiment is for."""
 Count = Annotated[int, Field(ge=0, le=MOST)]
 Positive = Annotated[int, Field(ge=1, le=MOST)]
 Size = Annotated[int, Field(ge=1, le=4096)]
@@ -47,7 +47,7 @@ class PolicyConfig(_Section):
     @model_validator(mode="after")
     def _heads_divide_width(self) -> PolicyConfig:
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} does not divide into {self.heads} heads; use a multiple")
+            raise ValueError(f"width = {self.width} does not divide into {self.heads} heads; use a multiple")
         return self
 
 
@@ -90,6 +90,11 @@ class RLConfig(_Section):
             raise ValueError(
                 f"num_generations = {self.num_generations}: leave-one-out needs a group of at least 2; "
                 "use 2 or more (or estimator = 'exact', which needs no group)"
+            )
+        if self.problems_per_step * self.num_generations > MOST:
+            raise ValueError(
+                f"num_generations = {self.num_generations} for {self.problems_per_step} problems: more than {MOST} "
+                "responses a step; use fewer"
             )
         if self.estimator == "exact" and self.num_generations:
             raise ValueError(

@@ -149,7 +149,7 @@ def exact_estimator(problems: tuple[Problem, ...], prompts: Int[Tensor, "P S"], 
         loss = weighted_loss(reinforce_terms(logp.flatten(), adv.flatten()).view_as(logp), mass)
         return Estimate(
             loss=loss,
-            zero_signal_groups=_silent_groups(adv),
+            zero_signal_groups=_silent_groups(mass * adv),
             groups=len(batch),
             strict_reward=float((mass * reward).sum()),
             log_ratio=float((mass * (logp.detach() - logp_ref)).sum()),

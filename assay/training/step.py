@@ -41,7 +41,8 @@ def apply_update(
         place: phase and step, for the message.
 
     Raises:
-        UpdateError: a parameter has no gradient, or one that is not finite. The weights are untouched.
+        UpdateError: a parameter has no gradient, or one that is not finite, and the weights are untouched; or the
+            step itself made a weight that is not finite, and the last checkpoint is before it.
     """
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
@@ -57,7 +58,15 @@ def apply_update(
         if not norm < float("inf"):
             raise UpdateError(f"{place}: the gradient of parameter {name} is not finite (norm {norm}); run stopped")
     total = torch.linalg.vector_norm(norms)
+    if not bool(total.isfinite()):
+        raise UpdateError(
+            f"{place}: the norm of the whole gradient is {float(total)}, too large for float32; run stopped"
+        )
     scale = (max_grad_norm / (total + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ has it
     torch._foreach_mul_(gradients, scale)
     optimizer.step()
+    finite = torch.stack(torch._foreach_norm(list(policy.parameters()))).isfinite().tolist()
+    if not all(finite):
+        name = names[finite.index(False)]
+        raise UpdateError(f"{place}: parameter {name} is not finite after the step; lower the learning rate")
     return Update(float(total), float(total * scale), tensor_norms)

@@ -649,7 +649,7 @@ def a_larger_beta_in_the_settings(run: Path) -> None:
     edit_config(run, "rl", beta=0.3)
 
 
-@attack(everything, "replayed", "checkpoint.pt")
+@attack(everything, "reproduced", "checkpoint.pt")
 def a_smaller_learning_rate_in_the_settings(run: Path) -> None:
     edit_config(run, "rl", learning_rate=0.001)
 

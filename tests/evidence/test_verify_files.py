@@ -46,7 +46,7 @@ def test_a_run_killed_while_it_was_sealed_is_not_taken_for_intact(run):
     intact = verify_files(run)[0]
     assert intact.verdict is Verdict.DISAGREES
     assert intact.findings[0].startswith("SHA256SUMS: is missing")
-    assert f"assay train --resume {run}" in intact.detail
+    assert f"assay train --resume {run}" in intact.findings[0]
 
 
 def test_two_runs_in_one_directory_are_no_run(run, finished):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import assay
-from assay.errors import CheckpointError, EvidenceError, RunError
+from assay.errors import CheckpointError, EvidenceError, Interrupted, RunError
 from assay.evaluation.gradient import leave_one_out_noise
 from assay.runs.train import load_state, open_run
 from assay.verdicts import Verdict
@@ -64,19 +64,30 @@ def test_the_gaps_are_those_of_the_recorded_numbers(finished, twin):
         assert made.kl[split] == tuple(end[split]["kl"] for end in ends)
 
 
+def test_equal_weights_with_another_result_or_step_are_different(finished, run):
+    """Close is said of probabilities, gradients, steps and results, not of weights alone."""
+    results = json.loads((run / "results.json").read_text())
+    results["points"]["rl"]["train"]["success"] = 0.99
+    (run / "results.json").write_text(json.dumps(results))
+    made = assay.compare(finished, run)
+    assert made.probability_gap == 0.0 and made.claim.verdict is Verdict.DISAGREES
+    assert any("points.rl.train.success: first" in line for line in made.claim.findings)
+
+
 def test_different_problems_cannot_be_compared(finished, small, tmp_path):
     other = assay.train(small | {"seed": 30}, tmp_path / "other").directory
     with pytest.raises(RunError, match="different problems, so nothing can be compared"):
         assay.compare(finished, other)
 
 
-def test_a_run_that_is_missing_or_unfinished_is_named(finished, run, tmp_path):
+def test_a_run_that_is_missing_or_unfinished_is_named(finished, small, tmp_path):
     with pytest.raises(RunError, match="gone: no such run directory"):
         assay.compare(finished, tmp_path / "gone")
-    content = torch.load(run / "checkpoint.pt", weights_only=True)
-    torch.save(content | {"phase": "rl", "step": 5}, run / "checkpoint.pt")
-    with pytest.raises(RunError, match=f"stands at rl step 5 .*assay train --resume {run}"):
-        assay.compare(finished, run)
+    stopped = tmp_path / "stopped"
+    with pytest.raises(Interrupted):
+        assay.train(small, stopped, stopping=lambda: True)
+    with pytest.raises(RunError, match=f"stands at warmup step 1 .*assay train --resume {stopped}"):
+        assay.compare(finished, stopped)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from assay.runs.results import deviations
         ({"a": True}, {"a": 1.0}, ["a: recorded True, recomputed 1.0"]),
         ({"a": float("nan")}, {"a": 1.0}, ["a: recorded nan, recomputed 1.0"]),
         ({"a": float("inf")}, {"a": float("inf")}, ["a: recorded inf, recomputed inf"]),
-        ({"a": 1}, {"b": 1}, ["a: only recorded", "b: only computed"]),
+        ({"a": 1}, {"b": 1}, ["a: only recorded", "b: only recomputed"]),
         ({"a": [1]}, {"a": [1, 2]}, ["a: recorded [1], recomputed [1, 2]"]),
         ({"a": [{"b": 1}, {"b": 2}]}, {"a": [{"b": 1}, {"b": 3}]}, ["a.1.b: recorded 2, recomputed 3"]),
         ({"a": "x" * 100}, {"a": ""}, [f"a: recorded '{'x' * 56}..., recomputed ''"]),

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from assay.errors import CheckpointError
-from assay.training import checkpoint
+from assay.tasks.chain import draw_splits
+from assay.training import checkpoint, loop
 from assay.training.config import Recipe, build_recipe
 from assay.training.state import begin_rl, start
 
@@ -74,9 +75,48 @@ def test_a_step_outside_the_plan_is_refused(state):
     refuse(altered(state, phase="later"), "later step 0")
 
 
-def test_an_optimizer_of_another_shape_is_refused(state):
-    refuse(altered(state, optimizer={"state": {}, "param_groups": []}), "optimizer state does not fit")
-    refuse(altered(state, optimizer={}), "optimizer state does not fit")
+@pytest.fixture
+def stepped():
+    """A state after three warm-up steps, whose optimizer has moments."""
+    made = start(Recipe())
+    for _ in range(3):
+        loop._warmup_step(made, Recipe(), draw_splits(29, train=20, test=20)["train"])()
+    return made
+
+
+def moment(entry, **values):
+    entry.update(values)
+
+
+FORGERIES = {
+    "no groups": lambda saved: saved.update(param_groups=[]),
+    "another learning rate": lambda saved: saved["param_groups"][0].update(lr=0.5),
+    "another algorithm": lambda saved: saved["param_groups"][0].update(amsgrad=True),
+    "forgotten moments": lambda saved: saved.update(state={}),
+    "moments of some": lambda saved: saved["state"].pop(3),
+    "a moment too short": lambda saved: moment(saved["state"][0], exp_avg=torch.zeros(3)),
+    "a moment of another type": lambda saved: moment(saved["state"][0], exp_avg_sq=torch.zeros(13, 16).double()),
+    "a moment that is no number": lambda saved: saved["state"][0]["exp_avg"].fill_(float("nan")),
+    "a negative square": lambda saved: saved["state"][0]["exp_avg_sq"].fill_(-1.0),
+    "another step count": lambda saved: saved["state"][0]["step"].fill_(2.0),
+    "an entry too many": lambda saved: moment(saved["state"][0], extra=torch.zeros(1)),
+    "text for a tensor": lambda saved: moment(saved["state"][0], exp_avg="<b>"),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_an_optimizer_that_these_steps_cannot_have_left_is_refused(stepped, name):
+    """It steers every later update, and the fused kernel writes where a moment's shape says."""
+    assert checkpoint.from_bytes(checkpoint.to_bytes(stepped), Recipe(), place="x").step == 3
+    content = torch.load(io.BytesIO(checkpoint.to_bytes(stepped)), weights_only=True)
+    FORGERIES[name](content["optimizer"])
+    refuse(altered(stepped, optimizer=content["optimizer"]), "the optimizer")
+
+
+def test_recorded_norms_and_digests_must_be_what_they_are_called(state):
+    refuse(altered(state, last_gradient={"a": "x"}), "last_gradient must hold a finite norm")
+    refuse(altered(state, last_gradient={"head.weight": 1.0}), "last_gradient must hold a finite norm")
+    refuse(altered(state, reference_digests={"rl 0": 3}), "RL began with|must map names to digests")
 
 
 def test_every_flipped_byte_of_a_tensor_is_seen(state):

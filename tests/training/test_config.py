@@ -65,7 +65,7 @@ def test_a_key_like_no_other_lists_what_there_is():
         ({"rl": {"num_generations": 1}}, ["rl.num_generations = 1", "use 2 or more"]),
         ({"rl": {"estimator": "exact"}}, ["rl.num_generations = 8 would do nothing", "set it to 0"]),
         ({"rl": {"problems_per_step": 3}}, ["problems_per_step = 3", "train_problems = 20", "use a divisor"]),
-        ({"policy": {"width": 15}}, ["policy.width 15", "2 heads"]),
+        ({"policy": {"width": 15}}, ["policy.width = 15", "2 heads"]),
         ({"rl": 3}, ["rl = 3"]),
     ],
 )

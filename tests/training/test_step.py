@@ -68,3 +68,21 @@ def test_a_missing_gradient_stops_with_parameter_and_step():
     module = Two()
     with pytest.raises(UpdateError, match="warmup step 2: parameter other has no gradient"):
         apply_update(module, adamw(module), module.used.sum(), max_grad_norm=1.0, place="warmup step 2")
+
+
+def test_a_step_that_overflows_names_the_parameter_and_the_remedy():
+    """The gradient is finite and the weights become infinite: that must not be blamed on what comes next."""
+    module = Two()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=3e38, weight_decay=0.0, fused=True)
+    with pytest.raises(UpdateError, match="rl step 3: parameter used is not finite after the step; lower the learning"):
+        for _ in range(2):
+            loss = sum(p.square().sum() / 2 for p in module.parameters())
+            apply_update(module, optimizer, loss, max_grad_norm=1.0, place="rl step 3")
+
+
+def test_a_total_norm_beyond_float32_stops_the_run():
+    """The squares of each tensor, 2e38 and 2.25e38, are finite in float32; their sum is not."""
+    module = Two()
+    loss = module.used.sum() * 1e19 + module.other.sum() * 1.5e19
+    with pytest.raises(UpdateError, match="the norm of the whole gradient is inf"):
+        apply_update(module, adamw(module), loss, max_grad_norm=1.0, place="here")
