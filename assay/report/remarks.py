@@ -61,10 +61,12 @@ def _two_gains(run: Run) -> Remark:
 
 def _distance(run: Run) -> Remark:
     kl = {split: decimals(point.kl) for split, point in run.results.points["rl"].items()}
+    beta = run.settings.beta
+    price = f"A nat costs β = {significant(beta)} of reward." if beta else "β is 0: the distance costs nothing."
     return Remark(
         "How far RL moved the policy",
         f"KL(policy to reference) is {kl['train']} nats a response on training problems and {kl['test']} on test "
-        f"problems. A nat costs β = {significant(run.settings.beta)} of reward.",
+        f"problems. {price}",
     )
 
 
