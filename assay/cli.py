@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from pydantic import BaseModel
@@ -191,28 +191,57 @@ class Report:
 class Audit:
     """Check by exact enumeration that a gradient is the gradient of what it claims to ascend."""
 
-    subject: Positional[Literal["seed"]]
-    """What to audit. seed: the seed experiment's policy gradient, in all 17 tensors over all 100 trajectories."""
+    subject: Annotated[Positional[str], arg(metavar="SUBJECT")]
+    """What to audit. seed: the seed experiment's policy gradient, in all 17 tensors over all 100 trajectories.
+    package.module:function: a loss, called with the parameters it names out of logp, logp_old, logp_ref,
+    reward, adv, mask, group, logits."""
+    objective: str = "reward"
+    """What a loss is said to ascend, such as 'reward - 0.03*kl'."""
+    group_size: int = 4
+    """Responses in a group, for a loss."""
+    off_policy: Flag = False
+    """Draw the responses from an older policy, for a loss."""
     output: OptionalPath = None
     """Also write the full record as JSON here; must not exist."""
     json: Flag = False
     """Print the full record as JSON instead of lines."""
 
     def __call__(self) -> int:
-        from assay.audit.seed import audit, claims
         from assay.runs.directory import to_json, write_new
 
-        record = audit()
+        record, claims, words = self._seed() if self.subject == "seed" else self._loss()
         if self.output is not None:
             write_new(self.output, to_json(record))
-        made = claims(record)
         if self.json:
             _say(json.dumps(record, indent=1))
-            return exit_code(overall(made))
-        code = _show_claims(made, as_json=False)
-        for limit in record["limits"]:
-            _say(f"Not shown: {limit}")
+            return exit_code(overall(claims))
+        code = _show_claims(claims, as_json=False)
+        for line in words:
+            _say(line)
         return code
+
+    def _seed(self) -> tuple[dict[str, Any], list[Claim], list[str]]:
+        if (self.objective, self.group_size, self.off_policy) != ("reward", 4, False):
+            raise ConfigError(
+                "audit seed: --objective, --group-size and --off-policy are for a loss and would do nothing"
+            )
+        from assay.audit.seed import audit, claims
+
+        record = audit()
+        return record, claims(record), [f"Not shown: {limit}" for limit in record["limits"]]
+
+    def _loss(self) -> tuple[dict[str, Any], list[Claim], list[str]]:
+        from assay.audit.losses import loss
+        from assay.audit.subjects import load
+        from assay.tree.world import default_world
+
+        report = loss(
+            load(self.subject),
+            objective=self.objective,
+            group_size=self.group_size,
+            world=default_world(off_policy=self.off_policy),
+        )
+        return report.record(), list(report.claims), report.in_words()
 
 
 Command = Train | Evaluate | Verify | Compare | Report | Audit

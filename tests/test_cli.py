@@ -404,7 +404,7 @@ def test_help_of_a_command_names_every_option(name, capsys, monkeypatch):
     shown = help_of(capsys, name)
     named = [field.name for field in fields(COMMANDS[name]) if "Positional" not in field.type]
     for option in set(named) - {"settings"}:
-        assert f"--{option} " in shown
+        assert f"--{option.replace('_', '-')} " in shown
 
 
 def test_help_of_training_names_every_setting_with_its_default(capsys, monkeypatch):

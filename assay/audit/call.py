@@ -164,7 +164,7 @@ def _call(loss: Loss, arguments: dict[str, Tensor]) -> Any:
         return loss(**arguments)
     except AssayError:
         raise
-    except Exception as error:  # noqa: BLE001 (someone else's code: whatever it raises is a finding about it)
+    except (Exception, SystemExit) as error:  # someone else's code: whatever it raises is a finding about it
         raise LossError(f"the loss raised {type(error).__name__}: {error}") from error
 
 

@@ -4,6 +4,7 @@ ascend?"""
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +65,13 @@ class LossReport:
         lines = [f"{claim.verdict}  {claim.name}: {claim.detail}" for claim in self.claims]
         lines += [f"    {finding}" for claim in self.claims for finding in claim.findings]
         return "\n".join([*lines, *self.in_words()])
+
+    def record(self) -> dict[str, Any]:
+        """Return the report as plain values, ready for JSON; what could not be measured is None."""
+        made = dataclasses.asdict(self)
+        for name in ("variance", "variance_ratio"):
+            made[name] = made[name] if math.isfinite(made[name]) else None
+        return {"verdict": self.verdict, **made, "in_words": self.in_words()}
 
     def in_words(self) -> list[str]:
         """Return what the loss ascends, in words and coefficients."""
