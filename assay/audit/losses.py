@@ -93,7 +93,7 @@ def describe(made: Attribution) -> str:
     terms = terms.replace("+ -", "- ")
     if made.exact:
         return f"{terms} (residual {made.residual:.0e})"
-    return f"no combination of up to three known objectives; nearest {terms} leaves {made.residual:.1%}"
+    return f"no combination of known objectives that was tried; nearest {terms} leaves {made.residual:.1%}"
 
 
 def loss(
