@@ -121,3 +121,14 @@ def test_once_they_part_equal_rewards_still_carry_signal(pair):
     made = sampled_estimator(PROBLEMS, PROMPTS, size=8, beta=0.03, seed=29)(policy, reference, 0, BATCH)
     assert made.strict_reward < 0.2, "nearly every group has equal rewards"
     assert made.zero_signal_groups == 0
+
+
+def test_a_certain_policy_leaves_the_exact_estimator_without_signal():
+    """With all mass on one response, in float32, the gradient is zero whatever the other advantages are."""
+    policy = initial_policy(Recipe())
+    with torch.no_grad():
+        policy.head.weight *= 1e6
+    made = exact_estimator(PROBLEMS, PROMPTS, beta=0.0)(policy, copy.deepcopy(policy), 0, BATCH)
+    gradient = torch.cat([part.flatten() for part in torch.autograd.grad(made.loss, tuple(policy.parameters()))])
+    assert float(gradient.abs().max()) == 0.0
+    assert made.zero_signal_groups == made.groups
