@@ -32,6 +32,7 @@ from assay.tasks.chain import (
     Problem,
     draw_splits,
     encode_prompts,
+    tree_rewards,
 )
 from assay.tree.objectives import penalised_reward
 from assay.tree.trajectories import all_responses, tree_logp
@@ -66,7 +67,7 @@ def audit() -> dict[str, Any]:
     parameters = dict(policy.named_parameters())
     prompt = encode_prompts((problem,))
     responses = all_responses(DIGITS, RESPONSE_LENGTH)
-    reward = (responses == torch.tensor(problem.answer())).all(-1).double()[None]
+    reward = tree_rewards((problem,)).double()
 
     logp = tree_logp(policy, prompt, tokens=DIGITS, depth=RESPONSE_LENGTH)
     with torch.no_grad():
@@ -81,16 +82,16 @@ def audit() -> dict[str, Any]:
     direct = gradient(penalised_reward(logp, logp_ref, reward, beta=BETA).sum())
     surrogate = gradient((logp.exp().detach() * returns.detach() * logp).sum())
     control = gradient((logp.exp() * returns * logp).sum())
+
+    def errors(other: dict[str, Tensor]) -> dict[str, float]:
+        return {name: float((direct[name] - other[name]).abs().max()) for name in parameters}
+
+    by_tensor = errors(surrogate)
+    error, control_error = max(by_tensor.values()), max(errors(control).values())
     tensors = [
-        {
-            "name": name,
-            "direct_l2_norm": float(direct[name].norm()),
-            "max_absolute_error": float((direct[name] - surrogate[name]).abs().max()),
-        }
+        {"name": name, "direct_l2_norm": float(direct[name].norm()), "max_absolute_error": by_tensor[name]}
         for name in parameters
     ]
-    error = max(float((direct[name] - surrogate[name]).abs().max()) for name in parameters)
-    control_error = max(float((direct[name] - control[name]).abs().max()) for name in parameters)
     mass_error = abs(float(logp.detach().exp().sum()) - 1)
     scorer_error = float((logp.detach()[0] - stepwise).abs().max())
     support = _support(problem, responses.tolist(), policy(prompt))

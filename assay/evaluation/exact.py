@@ -13,8 +13,8 @@ from assay.tasks.chain import (
     DIGITS,
     RESPONSE_LENGTH,
     Problem,
-    encode_answers,
     encode_prompts,
+    right_responses,
 )
 from assay.tree.objectives import check_mass, sequence_kl
 from assay.tree.trajectories import tree_logp
@@ -59,8 +59,7 @@ def measure(
     logp: Float[Tensor, "P M"], logp_ref: Float[Tensor, "P M"], problems: tuple[Problem, ...]
 ) -> ExactEvaluation:
     """Return success and KL from the log-probabilities of policy and reference over all responses."""
-    right = (encode_answers(problems) * torch.tensor([DIGITS, 1])).sum(1)
-    success = logp.gather(1, right[:, None])[:, 0].exp()
+    success = logp.gather(1, right_responses(problems)[:, None])[:, 0].exp()
     return ExactEvaluation(success.tolist(), sequence_kl(logp, logp_ref).tolist())
 
 

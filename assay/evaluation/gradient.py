@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from assay.tasks.chain import DIGITS, RESPONSE_LENGTH, Problem, encode_answers, encode_prompts
+from assay.tasks.chain import DIGITS, RESPONSE_LENGTH, Problem, encode_prompts, tree_rewards
 from assay.tree.moments import leave_one_out_moments, scores
 from assay.tree.objectives import penalised_reward
-from assay.tree.trajectories import all_responses, tree_logp
+from assay.tree.trajectories import tree_logp
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,8 @@ def _tree(
     reference's, and the reward."""
     policy64 = copy.deepcopy(policy).double().requires_grad_(True)
     reference64 = copy.deepcopy(reference).double()
-    prompts, answers = encode_prompts(problems), encode_answers(problems)
+    prompts = encode_prompts(problems)
     logp = tree_logp(policy64, prompts, tokens=DIGITS, depth=RESPONSE_LENGTH)
     with torch.no_grad():
         logp_ref = tree_logp(reference64, prompts, tokens=DIGITS, depth=RESPONSE_LENGTH)
-    reward = (all_responses(DIGITS, RESPONSE_LENGTH) == answers[:, None]).all(-1).double()
-    return policy64, logp, logp_ref, reward
+    return policy64, logp, logp_ref, tree_rewards(problems).double()

@@ -101,7 +101,7 @@ def train(
     with held(directory):
         with removed_on_failure(directory):
             write(directory / "config.toml", tomli_w.dumps(settled.model_dump()).encode())
-            write(directory / "data.json", to_json({name: [p.prompt for p in splits[name]] for name in SPLITS}))
+            write(directory / "data.json", to_json(_prompts(splits)))
             write(directory / "environment.json", to_json(describe_environment()))
             write(directory / "checkpoint.pt", checkpoint.to_bytes(start(settled)))
         return _carry_through(directory, settled, splits, _Watch(on_start, on_step, stopping))
@@ -171,9 +171,14 @@ def open_run(place: Path) -> tuple[Recipe, Splits]:
         raise ConfigError(f"{place / 'config.toml'}: a run records every setting, this one does not; it was changed")
     recorded = read_json(place / "data.json")
     splits = draw_splits(recipe.seed, train=recipe.task.train_problems, test=recipe.task.test_problems)
-    if recorded != {name: [problem.prompt for problem in splits[name]] for name in SPLITS}:
+    if recorded != _prompts(splits):
         raise EvidenceError(f"{place / 'data.json'}: not the problems that seed {recipe.seed} draws; it was changed")
     return recipe, splits
+
+
+def _prompts(splits: Splits) -> dict[str, list[str]]:
+    """Return the content of ``data.json``."""
+    return {split: [problem.prompt for problem in splits[split]] for split in SPLITS}
 
 
 def load_state(place: Path, recipe: Recipe) -> State:

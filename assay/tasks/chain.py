@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from assay.core.streams import Stream, uniforms
@@ -89,3 +89,15 @@ def encode_prompts(problems: tuple[Problem, ...]) -> Int[Tensor, "P S"]:
 def encode_answers(problems: tuple[Problem, ...]) -> Int[Tensor, "P T"]:
     """Return the right response of each problem."""
     return torch.tensor([problem.answer() for problem in problems])
+
+
+def right_responses(problems: tuple[Problem, ...]) -> Int[Tensor, " P"]:
+    """Return the number of each problem's right response among all ``DIGITS ** RESPONSE_LENGTH``, in
+    lexicographic order."""
+    places = torch.tensor([DIGITS**place for place in reversed(range(RESPONSE_LENGTH))])
+    return (encode_answers(problems) * places).sum(1)
+
+
+def tree_rewards(problems: tuple[Problem, ...]) -> Bool[Tensor, "P M"]:
+    """Return whether each response to each problem is right, over all responses in lexicographic order."""
+    return torch.arange(DIGITS**RESPONSE_LENGTH) == right_responses(problems)[:, None]

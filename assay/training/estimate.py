@@ -20,8 +20,8 @@ from assay.core.streams import Stream, uniforms
 from assay.core.weights import sequence_mean, trajectory_mass
 from assay.errors import UpdateError
 from assay.policies.sampling import sample, score
-from assay.tasks.chain import DIGITS, RESPONSE_LENGTH, Problem
-from assay.tree.trajectories import all_responses, tree_logp
+from assay.tasks.chain import DIGITS, RESPONSE_LENGTH, Problem, tree_rewards
+from assay.tree.trajectories import tree_logp
 from assay.types import Policy, Rollout
 
 SAMPLER_TOLERANCE = 1e-4
@@ -133,9 +133,7 @@ def exact_estimator(problems: tuple[Problem, ...], prompts: Int[Tensor, "P S"], 
     F(y)``. Subtracting J changes nothing in exact arithmetic, since ``Σ_y p(y) ∇logp(y) = 0``; it makes a
     problem without signal exactly silent.
     """
-    answers = torch.tensor([problem.answer() for problem in problems])
-    leaves = all_responses(DIGITS, RESPONSE_LENGTH)
-    rewards = (leaves == answers[:, None]).all(-1)
+    rewards = tree_rewards(problems)
 
     def estimate(policy: Policy, reference: Policy, step: int, batch: list[int]) -> Estimate:
         logp = tree_logp(policy, prompts[batch], tokens=DIGITS, depth=RESPONSE_LENGTH)

@@ -2,7 +2,8 @@ import pytest
 
 from assay.core.streams import Stream, uniforms
 from assay.errors import ConfigError, InputError
-from assay.tasks.chain import VOCABULARY, Problem, draw_splits, encode_answers, encode_prompts
+from assay.tasks.chain import VOCABULARY, Problem, draw_splits, encode_answers, encode_prompts, tree_rewards
+from assay.tree.trajectories import all_responses
 
 
 def every_prompt() -> list[str]:
@@ -58,3 +59,9 @@ def test_encoding_round_trips():
     problems = draw_splits(1, train=5, test=1)["train"]
     assert ["".join(VOCABULARY[t] for t in row) for row in encode_prompts(problems)] == [p.prompt for p in problems]
     assert [tuple(row) for row in encode_answers(problems).tolist()] == [p.answer() for p in problems]
+
+
+def test_rewards_over_the_tree_are_the_verifiers_in_the_trees_order():
+    problems = draw_splits(1, train=5, test=1)["train"]
+    for problem, row in zip(problems, tree_rewards(problems).tolist(), strict=True):
+        assert row == [problem.verify(tuple(response)).score == 1.0 for response in all_responses(10, 2).tolist()]
