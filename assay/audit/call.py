@@ -12,24 +12,39 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from assay.audit.check import SubjectError, foreign
 from assay.core.advantages import leave_one_out
-from assay.errors import AssayError
-from assay.tree.world import World
+from assay.tree.world import TreeProblem, World
 
 Loss = Callable[..., Tensor]
-NAMES = ("logp", "logp_old", "logp_ref", "reward", "adv", "mask", "group", "logits")
-"""What a loss may ask for: ``logp``, ``logp_old``, ``logp_ref`` ``[B, T]``, ``reward``, ``adv`` ``[B]``,
-``mask`` ``[B, T]``, ``group`` ``[B]``, ``logits`` ``[B, T, V]``; position t is the token being predicted."""
+NAMES = (
+    "logp",
+    "logp_old",
+    "logp_ref",
+    "logp_sampler",
+    "reward",
+    "adv",
+    "mask",
+    "group",
+    "truncated",
+    "value",
+    "tokens",
+    "logits",
+    "logits_old",
+    "logits_ref",
+)
+"""What a loss may ask for.
+
+``logp``, ``logp_old`` (the policy when the update began), ``logp_ref``, ``logp_sampler`` (what drew the responses),
+``mask`` (1.0 where a token was sampled), ``value`` (a critic's say before each token), ``tokens``: ``[B, T]``;
+``reward``, ``adv`` (leave-one-out of the reward), ``group``, ``truncated``: ``[B]``; at the wider boundary ``logits``,
+``logits_old``, ``logits_ref``: ``[B, T, V]``. Position t is the token being predicted; ``logp`` and ``logits`` carry the
+gradient."""
 Group = tuple[int, Int[Tensor, " G"]]
 """A problem's number and its responses' numbers."""
-
-
-class LossError(AssayError, ValueError):
-    """A loss cannot be audited: it asks for what there is not, raises, or returns no finite scalar with a
-    gradient."""
 
 
 @dataclass(frozen=True)
@@ -38,25 +53,30 @@ class Batch:
 
     Attributes:
         logits: of the trained policy along each response, ``[B, T, V]``; every gradient is taken here.
-        chosen: the responses' tokens, ``[B, T]``.
-        allowed: tokens the grammar allows at each position, ``[B, T, V]``.
-        logp_old: log-probability of each token under the policy that sampled it.
-        logp_ref: the same under the reference.
+        logits_old: the same of the policy when the update began.
+        logits_ref: of the reference.
+        logits_sampler: of what drew the responses.
+        tokens: of the responses, ``[B, T]``.
+        scored: tokens that log-probabilities are normalised over, ``[B, T, V]``.
         reward: of each response.
-        mask: 1.0 where a token belongs to the response.
+        mask: 1.0 where the policy chose the token.
         group: which group each row belongs to.
-        padding: what ``logp``, ``logp_old`` and ``logp_ref`` hold where a response is over: trainers leave
-            anything there.
+        truncated: whether a response stopped at the longest length.
+        value: a critic's say before each token, ``[B, T]``.
+        padding: what every ``logp`` and ``value`` holds where a response is over: trainers leave anything there.
     """
 
     logits: Float[Tensor, "B T V"]
-    chosen: Int[Tensor, "B T"]
-    allowed: Tensor
-    logp_old: Float[Tensor, "B T"]
-    logp_ref: Float[Tensor, "B T"]
+    logits_old: Float[Tensor, "B T V"]
+    logits_ref: Float[Tensor, "B T V"]
+    logits_sampler: Float[Tensor, "B T V"]
+    tokens: Int[Tensor, "B T"]
+    scored: Bool[Tensor, "B T V"]
     reward: Float[Tensor, " B"]
     mask: Float[Tensor, "B T"]
     group: Int[Tensor, " B"]
+    truncated: Bool[Tensor, " B"]
+    value: Float[Tensor, "B T"]
     padding: float = 0.0
 
     def take(self, rows: Int[Tensor, " R"]) -> Batch:
@@ -65,26 +85,32 @@ class Batch:
         return dataclasses.replace(self, **parts)
 
 
-_ROWS = ("logits", "chosen", "allowed", "logp_old", "logp_ref", "reward", "mask", "group")
+_ROWS = tuple(entry.name for entry in dataclasses.fields(Batch) if entry.name != "padding")
 
 
 def make_batch(world: World, groups: list[Group]) -> Batch:
     """Return the batch of some groups, row after row."""
     rows = [(world[problem], members) for problem, members in groups]
 
-    def rows_of(take: Callable[..., Tensor]) -> Tensor:
+    def rows_of(take: Callable[[TreeProblem], Tensor]) -> Tensor:
         return torch.cat([take(problem)[members] for problem, members in rows])
+
+    def along(take: Callable[[TreeProblem], Tensor]) -> Tensor:
+        return rows_of(lambda problem: take(problem).detach()[problem.tree.states])
 
     numbers = [torch.full((len(members),), number) for number, (_, members) in enumerate(rows)]
     return Batch(
-        logits=rows_of(lambda problem: problem.logits.detach()[problem.tree.states]),
-        chosen=rows_of(lambda problem: problem.tree.responses),
-        allowed=rows_of(lambda problem: problem.tree.allowed[problem.tree.states]),
-        logp_old=rows_of(lambda problem: problem.tree.token_logp(problem.logits_old)),
-        logp_ref=rows_of(lambda problem: problem.tree.token_logp(problem.logits_ref)),
+        logits=along(lambda problem: problem.logits),
+        logits_old=along(lambda problem: problem.logits_old),
+        logits_ref=along(lambda problem: problem.logits_ref),
+        logits_sampler=along(lambda problem: problem.draws),
+        tokens=rows_of(lambda problem: problem.tree.responses),
+        scored=along(lambda problem: problem.scored),
         reward=rows_of(lambda problem: problem.reward),
-        mask=rows_of(lambda problem: problem.tree.mask.double()),
+        mask=rows_of(lambda problem: problem.mask.double()),
         group=torch.cat(numbers),
+        truncated=rows_of(lambda problem: problem.tree.truncated),
+        value=along(lambda problem: problem.value),
     )
 
 
@@ -92,7 +118,7 @@ def wanted(loss: Loss) -> tuple[str, ...]:
     """Return the parameters that a loss asks for.
 
     Raises:
-        LossError: it asks for one that there is not.
+        SubjectError: it asks for one that there is not.
     """
     parameters = inspect.signature(loss).parameters.values()
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -100,7 +126,7 @@ def wanted(loss: Loss) -> tuple[str, ...]:
     optional = tuple(p.name for p in parameters if p.kind in plain and p.name in NAMES and p.name not in names)
     unknown = [name for name in names if name not in NAMES]
     if unknown:
-        raise LossError(f"the loss asks for {unknown[0]!r}; it can have {', '.join(NAMES)}")
+        raise SubjectError(f"the loss asks for {unknown[0]!r}; it can have {', '.join(NAMES)}")
     return names + optional
 
 
@@ -108,21 +134,21 @@ def slope(loss: Loss, batch: Batch) -> Float[Tensor, "B T V"]:
     """Call the loss on a batch and return its derivative by the policy's logits.
 
     Raises:
-        LossError: it raises, or returns no finite scalar that depends on the policy.
+        SubjectError: it raises, or returns no finite scalar that depends on the policy.
     """
     names = wanted(loss)
     leaf = batch.logits.clone().requires_grad_()
     value = _call(loss, {name: made for name, made in _arguments(batch, leaf).items() if name in names})
     if not isinstance(value, Tensor) or value.numel() != 1:
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise LossError(f"the loss returned {shape}; it must return one scalar tensor to minimise")
+        raise SubjectError(f"the loss returned {shape}; it must return one scalar tensor to minimise")
     if not value.requires_grad:
-        raise LossError("the loss has no gradient: it does not depend on logp or logits, or detaches them")
+        raise SubjectError("the loss has no gradient: it does not depend on logp or logits, or detaches them")
     if not bool(value.isfinite()):
-        raise LossError(f"the loss is {float(value.detach())} on a batch of ordinary numbers")
+        raise SubjectError(f"the loss is {float(value.detach())} on a batch of ordinary numbers")
     made: Tensor | None = torch.autograd.grad(value.sum(), leaf, allow_unused=True)[0]
     if made is None:
-        raise LossError("the loss has no gradient: it does not depend on logp or logits, or detaches them")
+        raise SubjectError("the loss has no gradient: it does not depend on logp or logits, or detaches them")
     return made
 
 
@@ -144,28 +170,32 @@ def side_effects(loss: Loss, batch: Batch) -> list[str]:
 
 def _arguments(batch: Batch, logits: Float[Tensor, "B T V"]) -> dict[str, Tensor]:
     """Return everything a loss can ask for; ``logp`` and ``logits`` carry the gradient."""
-    table = logits.masked_fill(~batch.allowed, float("-inf")).log_softmax(-1)
-    logp = table.gather(-1, batch.chosen[..., None])[..., 0]
     over = batch.mask == 0
+
+    def logp(table: Float[Tensor, "B T V"]) -> Float[Tensor, "B T"]:
+        normalised = table.masked_fill(~batch.scored, float("-inf")).log_softmax(-1)
+        return normalised.gather(-1, batch.tokens[..., None])[..., 0].masked_fill(over, batch.padding)
+
     return {
-        "logp": logp.masked_fill(over, batch.padding),
-        "logp_old": batch.logp_old.masked_fill(over, batch.padding),
-        "logp_ref": batch.logp_ref.masked_fill(over, batch.padding),
+        "logp": logp(logits),
+        "logp_old": logp(batch.logits_old),
+        "logp_ref": logp(batch.logits_ref),
+        "logp_sampler": logp(batch.logits_sampler),
         "reward": batch.reward.clone(),
         "adv": leave_one_out(batch.reward, batch.group),
         "mask": batch.mask.clone(),
         "group": batch.group.clone(),
+        "truncated": batch.truncated.clone(),
+        "value": batch.value.masked_fill(over, batch.padding),
+        "tokens": batch.tokens.clone(),
         "logits": logits,
+        "logits_old": batch.logits_old.clone(),
+        "logits_ref": batch.logits_ref.clone(),
     }
 
 
 def _call(loss: Loss, arguments: dict[str, Tensor]) -> Any:
-    try:
-        return loss(**arguments)
-    except AssayError:
-        raise
-    except (Exception, SystemExit) as error:  # someone else's code: whatever it raises is a finding about it
-        raise LossError(f"the loss raised {type(error).__name__}: {error}") from error
+    return foreign("the loss", loss, **arguments)
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.audit.call import Batch, Group, Loss, LossError, make_batch, side_effects, slope
+from assay.audit.call import Batch, Group, Loss, make_batch, side_effects, slope
+from assay.audit.check import SubjectError
 from assay.errors import InputError
 from assay.threads import one_thread
 from assay.tree.attribution import Attribution, attribute
@@ -124,7 +125,7 @@ def loss(
     try:
         with one_thread():
             return _audit(function, objective, terms, place, group_size)
-    except LossError as error:
+    except SubjectError as error:
         return _not_run(objective, group_size, Claim("runs", Verdict.COULD_NOT_RUN, str(error)))
     except InputError as error:
         return _not_run(objective, group_size, Claim("enumerated", Verdict.COULD_NOT_RUN, str(error)))
@@ -248,7 +249,7 @@ def _masked_positions_are_inert(function: Loss, whole: Batch, base: Float[Tensor
     for name, batch in variants.items():
         try:
             made = slope(function, batch)
-        except LossError as error:
+        except SubjectError as error:
             return Claim("I3 masked positions", Verdict.DISAGREES, detail, (f"with {name}: {error}",))
         made = made[:, : whole.mask.shape[1]]
         found = _equal("I3 masked positions", made * whole.mask[..., None], base * whole.mask[..., None], whole, detail)
@@ -263,10 +264,10 @@ def _wider(batch: Batch) -> Batch:
     def pad(tensor: Tensor) -> Tensor:
         return torch.cat([tensor, torch.zeros_like(tensor[:, :1])], dim=1)
 
-    names = ("logits", "chosen", "logp_old", "logp_ref", "mask")
+    names = ("logits", "logits_old", "logits_ref", "logits_sampler", "tokens", "mask", "value")
     parts: dict[str, Any] = {name: pad(getattr(batch, name)) for name in names}
-    allowed = torch.cat([batch.allowed, torch.ones_like(batch.allowed[:, :1])], dim=1)
-    return dataclasses.replace(batch, **parts, allowed=allowed)
+    scored = torch.cat([batch.scored, torch.ones_like(batch.scored[:, :1])], dim=1)
+    return dataclasses.replace(batch, **parts, scored=scored)
 
 
 def _equal(name: str, made: Tensor, expected: Tensor, batch: Batch, detail: str) -> Claim:
@@ -277,7 +278,7 @@ def _equal(name: str, made: Tensor, expected: Tensor, batch: Batch, detail: str)
     row = int(gap.nan_to_num(nan=float("inf")).argmax())
     length = int(batch.mask[row].sum())
     witness = (
-        f"row {row}, response {batch.chosen[row, :length].tolist()} with reward {float(batch.reward[row]):.3g} in "
+        f"row {row}, response {batch.tokens[row, :length].tolist()} with reward {float(batch.reward[row]):.3g} in "
         f"group {int(batch.group[row])}: its gradient differs by {float(gap[row]):.3g}"
     )
     return Claim(name, Verdict.DISAGREES, detail, (witness,))

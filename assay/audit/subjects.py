@@ -5,10 +5,45 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from assay.audit.call import Loss
+from assay.audit.check import TOLERANCE
 from assay.errors import InputError
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A loss, and what is to be known about it before it is audited.
+
+    Attributes:
+        name: what the user typed, such as ``"trl.grpo"``.
+        loss: called by parameter name; see :data:`assay.audit.call.NAMES`.
+        objective: what it is said to ascend, where the user says nothing else.
+        settings: every setting that was in force, defaults included.
+        versions: of the packages whose code runs.
+        reaches: which of the library's own code is executed.
+        misses: what of its path is not.
+        tolerance: relative; larger than ours where the library itself computes in float32.
+        why: why the tolerance is that.
+    """
+
+    name: str
+    loss: Loss
+    objective: str = "reward"
+    settings: Mapping[str, object] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    reaches: str = ""
+    misses: str = ""
+    tolerance: float = TOLERANCE
+    why: str = "everything is float64"
+
+
+Maker = Callable[[Mapping[str, str]], Subject]
+"""Builds a subject from ``--set`` pairs; raises ConfigError for a setting it does not know, with the list, and
+SubjectError where the library is missing or of another version."""
 
 
 def load(subject: str) -> Loss:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from assay.core.streams import Stream, normals, uniforms
@@ -26,8 +26,11 @@ class TreeProblem:
         tree: all M responses.
         logits: of the policy that is trained, ``[I, V]``.
         logits_ref: of the frozen reference.
-        logits_old: of the policy that samples; the same tensor on-policy.
+        logits_old: of the policy at the start of the update; the same tensor on-policy.
         reward: of each response, ``[M]``.
+        logits_sampler: of what draws the responses, -inf where it never goes; None when that is ``logits_old``.
+        observed: prefixes after which the environment speaks, ``[I]``: the next token is given, not sampled, and
+            not trained on. None when there are none. The grammar must allow a single token there.
     """
 
     name: str
@@ -36,11 +39,36 @@ class TreeProblem:
     logits_ref: Float[Tensor, "I V"]
     logits_old: Float[Tensor, "I V"]
     reward: Float[Tensor, " M"]
+    logits_sampler: Float[Tensor, "I V"] | None = None
+    observed: Bool[Tensor, " I"] | None = None
+
+    @property
+    def draws(self) -> Float[Tensor, "I V"]:
+        """Return the logits of what draws the responses."""
+        return self.logits_old if self.logits_sampler is None else self.logits_sampler
 
     @property
     def sampler_logp(self) -> Float[Tensor, " M"]:
         """Return the log-probability with which each response is drawn."""
-        return self.tree.token_logp(self.logits_old).sum(1)
+        return self.tree.token_logp(self.draws).sum(1)
+
+    @property
+    def mask(self) -> Bool[Tensor, "M T"]:
+        """Return which positions hold a token that the policy chose."""
+        if self.observed is None:
+            return self.tree.mask
+        return self.tree.mask & ~self.observed[self.tree.states]
+
+    @property
+    def scored(self) -> Bool[Tensor, "I V"]:
+        """Return the tokens that log-probabilities are normalised over: all of them where the environment speaks,
+        as a policy that does not know better scores there."""
+        return self.tree.allowed if self.observed is None else self.tree.allowed | self.observed[:, None]
+
+    @property
+    def value(self) -> Float[Tensor, " I"]:
+        """Return what a critic says of each prefix: fixed numbers in (0, 1), right about nothing."""
+        return uniforms(1, Stream.DATA, len(self.logits), problem=[len(self.name)], sample=[1])[0]
 
     @property
     def jacobian(self) -> Float[Tensor, "M TV IV"]:

@@ -1,0 +1,143 @@
+"""What every check answers with, and the fourteen invariants that are checked.
+
+A check takes the narrowest subject it needs (an advantage function, a grader, two checkpoints), tries it on small
+exact cases, and returns a :class:`Check`. A subject that raises, or returns what it must not, is a verdict too: foreign
+code is called through :func:`foreign`, and :func:`answers` turns the error into *could not run*.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ParamSpec
+
+from torch import Tensor
+
+from assay.errors import AssayError
+from assay.verdicts import Claim, Verdict
+
+P = ParamSpec("P")
+
+TOLERANCE = 1e-9
+"""Relative; what is enumerated in float64 comes within about 1e-14 when it is right."""
+
+INVARIANTS = {
+    "I1": "expected gradient",
+    "I2": "partition",
+    "I3": "masked positions",
+    "I4": "group semantics",
+    "I5": "liveness",
+    "I6": "fixed points",
+    "I7": "sampler freshness",
+    "I8": "sampler and scorer",
+    "I9": "verifier",
+    "I10": "evaluation",
+    "I11": "resume",
+    "I12": "seeds",
+    "I13": "parity",
+    "I14": "row alignment",
+}
+"""The invariants by number, each in a word or two."""
+
+
+class SubjectError(AssayError, ValueError):
+    """A subject cannot be audited: it asks for what there is not, raises, or returns something unusable."""
+
+
+@dataclass(frozen=True)
+class Check(Claim):
+    """One invariant, checked on one subject.
+
+    ``name`` begins with the invariant's number, ``detail`` says what was compared, and ``findings`` are the
+    witnesses, the smallest first.
+
+    Attributes:
+        error: largest relative error found; None where nothing numeric was compared.
+        tolerance: largest that still agrees.
+        why: why the tolerance is that.
+        exactness: what was gone through, such as ``"3,060 multisets of 15 responses"``.
+        remedy: the one change that would make it hold, where it is known.
+    """
+
+    error: float | None = None
+    tolerance: float | None = None
+    why: str = ""
+    exactness: str = ""
+    remedy: str = ""
+
+    @property
+    def invariant(self) -> str:
+        """Return the number of the invariant, such as ``"I4"``."""
+        return self.name.split()[0]
+
+
+def verdict_of(
+    invariant: str,
+    detail: str,
+    findings: tuple[str, ...] | list[str] = (),
+    *,
+    error: float | None = None,
+    tolerance: float | None = None,
+    why: str = "",
+    exactness: str = "",
+    remedy: str = "",
+) -> Check:
+    """Return the check of an invariant: it holds when there is no finding against it.
+
+    Args:
+        invariant: its number.
+        detail: what was compared.
+        findings: witnesses against it; each names the case and both values.
+        error: largest relative error found.
+        tolerance: largest that still agrees.
+        why: why the tolerance is that.
+        exactness: what was gone through.
+        remedy: kept only when there is a finding.
+    """
+    verdict = Verdict.DISAGREES if findings else Verdict.HOLDS
+    name, remedy = f"{invariant} {INVARIANTS[invariant]}", remedy if findings else ""
+    return Check(name, verdict, detail, tuple(findings), error, tolerance, why, exactness, remedy)
+
+
+def foreign(what: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call someone else's code.
+
+    Args:
+        what: how a message names it, such as ``"the advantage function"``.
+        function: what to call.
+        args: handed to it.
+        kwargs: handed to it.
+
+    Raises:
+        SubjectError: it raised anything, ``SystemExit`` included.
+    """
+    try:
+        return function(*args, **kwargs)
+    except AssayError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise SubjectError(f"{what} raised {type(error).__name__}: {error}") from error
+
+
+def answers(invariant: str) -> Callable[[Callable[P, Check]], Callable[P, Check]]:
+    """Make a check answer *could not run*, with the reason, where its subject cannot be used."""
+
+    def wrap(check: Callable[P, Check]) -> Callable[P, Check]:
+        @functools.wraps(check)
+        def answer(*args: P.args, **kwargs: P.kwargs) -> Check:
+            try:
+                return check(*args, **kwargs)
+            except SubjectError as error:
+                return Check(f"{invariant} {INVARIANTS[invariant]}", Verdict.COULD_NOT_RUN, str(error))
+
+        return answer
+
+    return wrap
+
+
+def relative_gap(made: Tensor, expected: Tensor) -> float:
+    """Return the largest difference over the largest expected entry (or over 1 where that is zero); NaN counts as
+    infinitely far."""
+    scale = float(expected.abs().max()) or 1.0
+    return float((made - expected).abs().max().nan_to_num(nan=float("inf"))) / scale
