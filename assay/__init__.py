@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from assay.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from assay.runs.compare import compare as compare
     from assay.runs.evaluate import evaluate as evaluate
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
     from assay.runs.train import train as train
     from assay.runs.verify import verify as verify
     from assay.training.config import Recipe as Recipe
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "Recipe": "assay.training.config",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from pydantic import BaseModel
-from tyro.conf import Positional, arg, subcommand
+from tyro.conf import Positional, UseAppendAction, arg, subcommand
 
 from assay import __version__
 from assay.errors import AssayError, ConfigError
@@ -191,16 +191,28 @@ class Report:
 class Audit:
     """Check by exact enumeration that a gradient is the gradient of what it claims to ascend."""
 
-    subject: Annotated[Positional[str], arg(metavar="SUBJECT")]
+    subject: Annotated[Positional[str], arg(metavar="[SUBJECT]", help_behavior_hint="")] = ""
     """What to audit. seed: the seed experiment's policy gradient, in all 17 tensors over all 100 trajectories.
-    package.module:function: a loss, called with the parameters it names out of logp, logp_old, logp_ref,
-    reward, adv, mask, group, logits."""
-    objective: str = "reward"
-    """What a loss is said to ascend, such as 'reward - 0.03*kl'."""
+    package.module:function: a loss, called with the parameters it names. Or a name that --list gives, such as
+    assay.grpo or trl.grpo."""
+    names: Annotated[bool, arg(name="list", help_behavior_hint="")] = False
+    """Print the subjects that have a name, and which of them can run here."""
+    settings: Annotated[
+        UseAppendAction[tuple[str, ...]], arg(name="set", metavar="KEY=VALUE", help_behavior_hint="")
+    ] = ()
+    """A setting of a subject that has a name; may be given several times."""
+    objective: Annotated[str | None, arg(constructor=str, metavar="SUM", help_behavior_hint="")] = None
+    """What a loss is said to ascend, such as 'reward - 0.03*kl' (default: the subject's own, or reward)."""
     group_size: int = 4
-    """Responses in a group, for a loss."""
+    """Responses in a group."""
+    prompts: int = 1
+    """Groups in a batch: 1, or one of each problem of the world, for a loss that couples them."""
+    advantage: Annotated[str | None, arg(constructor=str, metavar="MODULE:FUNCTION", help_behavior_hint="")] = None
+    """What makes adv, called with the parameters it names (default: leave-one-out of the reward)."""
+    world: str = "default"
+    """Where to audit: a world's name, or a file that holds one."""
     off_policy: Flag = False
-    """Draw the responses from an older policy, for a loss."""
+    """Draw the responses from an older policy, in the default world."""
     output: OptionalPath = None
     """Also write the full record as JSON here; must not exist."""
     json: Flag = False
@@ -209,22 +221,35 @@ class Audit:
     def __call__(self) -> int:
         from assay.runs.directory import to_json, write_new
 
+        if self.names:
+            return self._list()
+        if not self.subject:
+            raise ConfigError("audit: say what to audit; assay audit --list names what there is")
         record, claims, words = self._seed() if self.subject == "seed" else self._loss()
         if self.output is not None:
             write_new(self.output, to_json(record))
         if self.json:
-            _say(json.dumps(record, indent=1))
+            _say(json.dumps(record, indent=1, default=str))
             return exit_code(overall(claims))
         code = _show_claims(claims, as_json=False)
         for line in words:
             _say(line)
         return code
 
+    def _list(self) -> int:
+        from assay.audit.subjects import available
+
+        for name, note in available().items():
+            _say(f"{name:34} {note}".rstrip())
+        return 0
+
     def _seed(self) -> tuple[dict[str, Any], list[Claim], list[str]]:
-        if (self.objective, self.group_size, self.off_policy) != ("reward", 4, False):
-            raise ConfigError(
-                "audit seed: --objective, --group-size and --off-policy are for a loss and would do nothing"
-            )
+        own = {"output", "json", "subject"}
+        others = [name for name, entry in self.__dataclass_fields__.items() if name not in own]
+        changed = [name for name in others if getattr(self, name) != self.__dataclass_fields__[name].default]
+        if changed:
+            option = {"names": "list", "settings": "set"}.get(changed[0], changed[0].replace("_", "-"))
+            raise ConfigError(f"audit seed: --{option} is for a loss and would do nothing")
         from assay.audit.seed import audit, claims
 
         record = audit()
@@ -232,16 +257,18 @@ class Audit:
 
     def _loss(self) -> tuple[dict[str, Any], list[Claim], list[str]]:
         from assay.audit.losses import loss
-        from assay.audit.subjects import load
-        from assay.tree.world import default_world
+        from assay.audit.subjects import find, load
+        from assay.tree.saved import find_world
 
         report = loss(
-            load(self.subject),
+            find(self.subject, self.settings),
             objective=self.objective,
             group_size=self.group_size,
-            world=default_world(off_policy=self.off_policy),
+            prompts=self.prompts,
+            advantage=None if self.advantage is None else load(self.advantage),
+            world=find_world(self.world, off_policy=self.off_policy),
         )
-        return report.record(), list(report.claims), report.in_words()
+        return report.record(), [*report.claims], report.in_words()
 
 
 Command = Train | Evaluate | Verify | Compare | Report | Audit

@@ -199,7 +199,7 @@ def show_claims(console: Console, claims: Iterable[Claim]) -> None:
     """Print claims, one a line with its verdict, and their findings below."""
     claims = list(claims)
     for claim in claims:
-        detail = escape(printable(claim.detail))
+        detail = escape(printable(claim.detail + claim.figures))
         line = f"{_verdict(claim.verdict)}  [bold]{escape(claim.name)}[/bold]: {detail}"
         console.print(line, highlight=False, soft_wrap=True)
         for finding in claim.findings:

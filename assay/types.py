@@ -41,6 +41,34 @@ class Policy(Protocol):
         ...
 
 
+Memory = tuple[tuple[Tensor, ...], ...]
+"""What later tokens attend to: for each layer, entries ``[*nodes, P, F]`` of P positions with F features each.
+
+Every entry has the same number of node axes; one that is the same for all nodes along an axis has size 1 there.
+"""
+
+
+@runtime_checkable
+class IncrementalPolicy(Policy, Protocol):
+    """A policy that reads a prompt once and then one token at a time, for many continuations at once."""
+
+    def read(self, prompt: Int[Tensor, " S"], /) -> tuple[Float[Tensor, "1 V"], Memory]:
+        """Return the logits that follow a prompt, and its memory with one node axis of size 1."""
+        ...
+
+    def extend(self, memory: Memory, tokens: Int[Tensor, "*children"], /) -> tuple[Float[Tensor, "*nodes V"], Memory]:
+        """Read one more token at each child of each node.
+
+        Args:
+            memory: with one node axis fewer than ``tokens``.
+            tokens: the last axis runs over children; an axis along which they do not differ has size 1.
+
+        Returns:
+            The logits that follow each child, and the memory with the children's axis and one more entry a layer.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Rollout:
     """Responses drawn from the current policy, grouped by explicit ids.

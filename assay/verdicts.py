@@ -31,6 +31,11 @@ class Claim:
     detail: str
     findings: tuple[str, ...] = ()
 
+    @property
+    def figures(self) -> str:
+        """Return what was measured, in brackets after the detail; a claim in words has none."""
+        return ""
+
 
 def overall(claims: Iterable[Claim]) -> Verdict:
     """Return the verdict of all claims together: any disagreement wins, then any that could not run."""

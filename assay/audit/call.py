@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from assay.audit.check import SubjectError, foreign
 from assay.core.advantages import leave_one_out
@@ -41,10 +42,14 @@ NAMES = (
 ``logp``, ``logp_old`` (the policy when the update began), ``logp_ref``, ``logp_sampler`` (what drew the responses),
 ``mask`` (1.0 where a token was sampled), ``value`` (a critic's say before each token), ``tokens``: ``[B, T]``;
 ``reward``, ``adv`` (leave-one-out of the reward), ``group``, ``truncated``: ``[B]``; at the wider boundary ``logits``,
-``logits_old``, ``logits_ref``: ``[B, T, V]``. Position t is the token being predicted; ``logp`` and ``logits`` carry the
-gradient."""
-Group = tuple[int, Int[Tensor, " G"]]
+``logits_old``, ``logits_ref``: ``[B, T, V]``. Position t is the token being predicted; ``logp`` and ``logits`` carry
+the gradient."""
+Group = tuple[int, Int[Tensor, " _"]]
 """A problem's number and its responses' numbers."""
+
+
+class NotFiniteError(SubjectError):
+    """A loss, or its gradient, is not finite on a batch of ordinary numbers."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,9 @@ class Batch:
         group: which group each row belongs to.
         truncated: whether a response stopped at the longest length.
         value: a critic's say before each token, ``[B, T]``.
-        padding: what every ``logp`` and ``value`` holds where a response is over: trainers leave anything there.
+        present: where there is a token at all; the mask and the tokens of an environment together.
+        padding: what ``logp`` and ``value`` hold under the mask, each its own number from here on: trainers leave
+            anything there. None leaves the policy's word on an environment's tokens, and 0 where a response is over.
     """
 
     logits: Float[Tensor, "B T V"]
@@ -77,7 +84,8 @@ class Batch:
     group: Int[Tensor, " B"]
     truncated: Bool[Tensor, " B"]
     value: Float[Tensor, "B T"]
-    padding: float = 0.0
+    present: Bool[Tensor, "B T"]
+    padding: float | None = None
 
     def take(self, rows: Int[Tensor, " R"]) -> Batch:
         """Return some rows in some order."""
@@ -88,30 +96,72 @@ class Batch:
 _ROWS = tuple(entry.name for entry in dataclasses.fields(Batch) if entry.name != "padding")
 
 
-def make_batch(world: World, groups: list[Group]) -> Batch:
-    """Return the batch of some groups, row after row."""
-    rows = [(world[problem], members) for problem, members in groups]
+def whole_batch(world: World) -> Batch:
+    """Return every response to every problem of a world, one group a problem, padded to one length."""
+    longest = max(problem.tree.path.shape[1] for problem in world)
 
     def rows_of(take: Callable[[TreeProblem], Tensor]) -> Tensor:
-        return torch.cat([take(problem)[members] for problem, members in rows])
+        return torch.cat([take(problem) for problem in world])
 
     def along(take: Callable[[TreeProblem], Tensor]) -> Tensor:
-        return rows_of(lambda problem: take(problem).detach()[problem.tree.states])
+        return rows_of(lambda problem: _widened(take(problem), longest))
 
-    numbers = [torch.full((len(members),), number) for number, (_, members) in enumerate(rows)]
+    def at_states(take: Callable[[TreeProblem], Tensor]) -> Tensor:
+        return along(lambda problem: take(problem).detach()[problem.tree.states])
+
+    sizes = torch.tensor([len(problem.tree.path) for problem in world])
     return Batch(
-        logits=along(lambda problem: problem.logits),
-        logits_old=along(lambda problem: problem.logits_old),
-        logits_ref=along(lambda problem: problem.logits_ref),
-        logits_sampler=along(lambda problem: problem.draws),
-        tokens=rows_of(lambda problem: problem.tree.responses),
-        scored=along(lambda problem: problem.scored),
+        logits=at_states(lambda problem: problem.logits),
+        logits_old=at_states(lambda problem: problem.logits_old),
+        logits_ref=at_states(lambda problem: problem.logits_ref),
+        logits_sampler=at_states(lambda problem: problem.draws),
+        tokens=along(lambda problem: problem.tree.responses),
+        scored=at_states(lambda problem: problem.scored),
         reward=rows_of(lambda problem: problem.reward),
-        mask=rows_of(lambda problem: problem.mask.double()),
-        group=torch.cat(numbers),
+        mask=along(lambda problem: problem.mask.double()),
+        group=torch.arange(len(world)).repeat_interleave(sizes),
         truncated=rows_of(lambda problem: problem.tree.truncated),
-        value=along(lambda problem: problem.value),
+        value=at_states(lambda problem: problem.value),
+        present=along(lambda problem: problem.tree.mask),
     )
+
+
+def _widened(tensor: Tensor, length: int) -> Tensor:
+    """Return a tensor ``[M, T, ...]`` padded to a length."""
+    missing = length - tensor.shape[1]
+    if not missing:
+        return tensor
+    filler = torch.ones_like if tensor.dtype is torch.bool and tensor.ndim == 3 else torch.zeros_like
+    return torch.cat([tensor, filler(tensor[:, :1]).expand(-1, missing, *tensor.shape[2:])], dim=1)
+
+
+def make_batch(world: World, groups: list[Group]) -> Batch:
+    """Return the batch of some groups, row after row."""
+    starts = torch.tensor([0, *(len(problem.tree.path) for problem in world)]).cumsum(0)
+    rows = torch.cat([starts[problem] + members for problem, members in groups])
+    sizes = torch.tensor([len(members) for _, members in groups])
+    numbers = torch.arange(len(groups)).repeat_interleave(sizes)
+    return dataclasses.replace(whole_batch(world).take(rows), group=numbers)
+
+
+def with_advantage(loss: Loss, advantage: Loss) -> Loss:
+    """Return a loss whose ``adv`` comes from an advantage function instead, called by parameter name as well."""
+    inner, outer = wanted(advantage), tuple(name for name in wanted(loss) if name != "adv")
+    names = tuple(dict.fromkeys((*outer, *inner)))
+
+    def combined(**given: Tensor) -> Tensor:
+        adv = foreign("the advantage function", advantage, **{name: given[name] for name in inner})
+        if not isinstance(adv, Tensor) or adv.shape[:1] != given["group"].shape:
+            shape = tuple(adv.shape) if isinstance(adv, Tensor) else type(adv).__name__
+            raise SubjectError(f"the advantage function returned {shape}; it must return one number a response")
+        rest = {name: given[name] for name in outer}
+        value: Tensor = loss(**rest, adv=adv)
+        return value
+
+    names = names if "group" in names else (*names, "group")
+    kind = inspect.Parameter.KEYWORD_ONLY
+    combined.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+    return combined
 
 
 def wanted(loss: Loss) -> tuple[str, ...]:
@@ -130,72 +180,125 @@ def wanted(loss: Loss) -> tuple[str, ...]:
     return names + optional
 
 
+def touches_logits(loss: Loss) -> bool:
+    """Return whether a loss reads the policy's logits, and not its log-probabilities alone."""
+    return "logits" in wanted(loss)
+
+
 def slope(loss: Loss, batch: Batch) -> Float[Tensor, "B T V"]:
     """Call the loss on a batch and return its derivative by the policy's logits.
 
     Raises:
         SubjectError: it raises, or returns no finite scalar that depends on the policy.
     """
-    names = wanted(loss)
     leaf = batch.logits.clone().requires_grad_()
-    value = _call(loss, {name: made for name, made in _arguments(batch, leaf).items() if name in names})
+    return _finite(_derivative(loss, arguments(loss, batch, leaf), leaf))
+
+
+def logp_slope(loss: Loss, batch: Batch) -> Float[Tensor, "B T"]:
+    """Call a loss that reads no logits and return its derivative by ``logp``; zero where there is no token.
+
+    Raises:
+        SubjectError: as :func:`slope`.
+    """
+    given = arguments(loss, batch, batch.logits)
+    if "logp" not in given:
+        raise SubjectError("the loss asks for neither logp nor logits: it cannot depend on the policy")
+    leaf = given["logp"].clone().requires_grad_()
+    return _finite(_derivative(loss, {**given, "logp": leaf}, leaf).masked_fill(~batch.present, 0.0))
+
+
+def _finite(made: Tensor) -> Tensor:
+    if not bool(made.isfinite().all()):
+        raise NotFiniteError("the loss has a gradient that is not finite on a batch of ordinary numbers")
+    return made
+
+
+def _derivative(loss: Loss, given: dict[str, Tensor], leaf: Tensor) -> Tensor:
+    value = foreign("the loss", loss, **given)
     if not isinstance(value, Tensor) or value.numel() != 1:
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise SubjectError(f"the loss returned {shape}; it must return one scalar tensor to minimise")
     if not value.requires_grad:
         raise SubjectError("the loss has no gradient: it does not depend on logp or logits, or detaches them")
     if not bool(value.isfinite()):
-        raise SubjectError(f"the loss is {float(value.detach())} on a batch of ordinary numbers")
+        raise NotFiniteError(f"the loss is {float(value.detach())} on a batch of ordinary numbers")
     made: Tensor | None = torch.autograd.grad(value.sum(), leaf, allow_unused=True)[0]
     if made is None:
         raise SubjectError("the loss has no gradient: it does not depend on logp or logits, or detaches them")
     return made
 
 
-def side_effects(loss: Loss, batch: Batch) -> list[str]:
-    """Call the loss twice and return what it should not do: change its inputs, draw random numbers, differ from
-    itself."""
-    arguments = _arguments(batch, batch.logits.clone().requires_grad_())
-    given = {name: made for name, made in arguments.items() if name in wanted(loss)}
+@dataclass(frozen=True)
+class Conduct:
+    """What a loss does besides returning a value.
+
+    Attributes:
+        repeats: whether it returned the same value when called again.
+        faults: changed inputs and draws from a global random number generator.
+        coarsest: least precise floating type that it computed in.
+    """
+
+    repeats: bool
+    faults: tuple[str, ...]
+    coarsest: torch.dtype
+
+
+def conduct(loss: Loss, batch: Batch) -> Conduct:
+    """Call a loss twice and return what it does to its inputs, to global random numbers, and in which precision."""
+    given = arguments(loss, batch, batch.logits.clone().requires_grad_())
     before = {name: made.detach().clone() for name, made in given.items()}
     states = _random_states()
-    first = _call(loss, given)
-    found = [f"it changes its input {name}" for name, made in given.items() if not _same(made, before[name])]
+    with _Precisions() as seen:
+        first = foreign("the loss", loss, **given)
+    faults = [f"it changes its input {name}" for name, made in given.items() if not _same(made, before[name])]
     if _random_states() != states:
-        found.append("it draws from a global random number generator")
-    if not _same(first, _call(loss, {name: made.clone() for name, made in before.items()})):
-        found.append("it returns another value when called again with the same inputs")
-    return found
+        faults.append("it draws from a global random number generator")
+    second = foreign("the loss", loss, **{name: made.clone() for name, made in before.items()})
+    return Conduct(_same(first, second), tuple(faults), seen.coarsest)
 
 
-def _arguments(batch: Batch, logits: Float[Tensor, "B T V"]) -> dict[str, Tensor]:
-    """Return everything a loss can ask for; ``logp`` and ``logits`` carry the gradient."""
-    over = batch.mask == 0
+class _Precisions(TorchFunctionMode):
+    """Remembers the least precise floating type of any tensor that is made."""
 
-    def logp(table: Float[Tensor, "B T V"]) -> Float[Tensor, "B T"]:
+    coarsest = torch.float64
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple) else (made,):
+            if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.numel() > 1:
+                self.coarsest = max(self.coarsest, tensor.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+        return made
+
+
+def arguments(function: Callable[..., Any], batch: Batch, logits: Float[Tensor, "B T V"]) -> dict[str, Tensor]:
+    """Return what a function asks for of a batch; ``logp`` and ``logits`` carry the gradient of ``logits``."""
+    hidden = ~batch.present if batch.padding is None else batch.mask == 0
+
+    def covered(values: Float[Tensor, "B T"], place: int) -> Float[Tensor, "B T"]:
+        return values.masked_fill(hidden, 0.0 if batch.padding is None else batch.padding + place)
+
+    def logp(table: Float[Tensor, "B T V"], place: int) -> Float[Tensor, "B T"]:
         normalised = table.masked_fill(~batch.scored, float("-inf")).log_softmax(-1)
-        return normalised.gather(-1, batch.tokens[..., None])[..., 0].masked_fill(over, batch.padding)
+        return covered(normalised.gather(-1, batch.tokens[..., None])[..., 0], place)
 
-    return {
-        "logp": logp(logits),
-        "logp_old": logp(batch.logits_old),
-        "logp_ref": logp(batch.logits_ref),
-        "logp_sampler": logp(batch.logits_sampler),
-        "reward": batch.reward.clone(),
-        "adv": leave_one_out(batch.reward, batch.group),
-        "mask": batch.mask.clone(),
-        "group": batch.group.clone(),
-        "truncated": batch.truncated.clone(),
-        "value": batch.value.masked_fill(over, batch.padding),
-        "tokens": batch.tokens.clone(),
-        "logits": logits,
-        "logits_old": batch.logits_old.clone(),
-        "logits_ref": batch.logits_ref.clone(),
+    offered: dict[str, Callable[[], Tensor]] = {
+        "logp": lambda: logp(logits, 0),
+        "logp_old": lambda: logp(batch.logits_old, 1),
+        "logp_ref": lambda: logp(batch.logits_ref, 2),
+        "logp_sampler": lambda: logp(batch.logits_sampler, 3),
+        "reward": batch.reward.clone,
+        "adv": lambda: leave_one_out(batch.reward, batch.group),
+        "mask": batch.mask.clone,
+        "group": batch.group.clone,
+        "truncated": batch.truncated.clone,
+        "value": lambda: covered(batch.value, 4),
+        "tokens": batch.tokens.clone,
+        "logits": lambda: logits,
+        "logits_old": batch.logits_old.clone,
+        "logits_ref": batch.logits_ref.clone,
     }
-
-
-def _call(loss: Loss, arguments: dict[str, Tensor]) -> Any:
-    return foreign("the loss", loss, **arguments)
+    return {name: offered[name]() for name in wanted(function)}
 
 
 def _same(a: Any, b: Any) -> bool:

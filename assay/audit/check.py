@@ -67,6 +67,17 @@ class Check(Claim):
     remedy: str = ""
 
     @property
+    def figures(self) -> str:
+        """Return the error, the tolerance and why it is that, and what was gone through."""
+        parts = []
+        if self.error is not None:
+            parts.append(f"relative error {self.error:.1e}")
+            if self.tolerance is not None:
+                parts.append(f"tolerance {self.tolerance:.0e}{f', {self.why}' if self.why else ''}")
+        parts += [self.exactness] if self.exactness else []
+        return f" ({'; '.join(parts)})" if parts else ""
+
+    @property
     def invariant(self) -> str:
         """Return the number of the invariant, such as ``"I4"``."""
         return self.name.split()[0]
@@ -114,7 +125,7 @@ def foreign(what: str, function: Callable[..., Any], /, *args: Any, **kwargs: An
     """
     try:
         return function(*args, **kwargs)
-    except AssayError:
+    except SubjectError:
         raise
     except (Exception, SystemExit) as error:
         raise SubjectError(f"{what} raised {type(error).__name__}: {error}") from error

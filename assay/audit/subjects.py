@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.metadata
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from assay.audit.call import Loss
 from assay.audit.check import TOLERANCE
-from assay.errors import InputError
+from assay.errors import ConfigError, InputError
 
 
 @dataclass(frozen=True)
@@ -72,3 +73,64 @@ def load(subject: str) -> Loss:
         raise InputError(f"subject {subject!r}: {module_name} has no function {name}{hint}")
     loss: Loss = function
     return loss
+
+
+ADAPTERS = {"assay": "own", "trl": "trl", "verl": "verl", "openrlhf": "openrlhf"}
+"""The module of :mod:`assay.audit.adapters` for each library."""
+
+
+def named_subjects() -> dict[str, Maker]:
+    """Return the maker of every subject that has a name; no library is imported."""
+    makers: dict[str, Maker] = {}
+    for library, module in ADAPTERS.items():
+        adapter = importlib.import_module(f"assay.audit.adapters.{module}")
+        makers |= {f"{library}.{name}": maker for name, maker in adapter.SUBJECTS.items()}
+    return makers
+
+
+def available() -> dict[str, str]:
+    """Return a note for every subject that has a name: the library that is here, or that it is not."""
+    notes = {}
+    for name in named_subjects():
+        library = name.partition(".")[0]
+        try:
+            notes[name] = f"{library} {importlib.metadata.version(library)}"
+        except importlib.metadata.PackageNotFoundError:
+            notes[name] = f"{library} is not installed"
+    return notes
+
+
+def find(subject: str, settings: Sequence[str] = ()) -> Subject:
+    """Return the subject that a user's words name.
+
+    Args:
+        subject: a name such as ``"trl.grpo"``, or ``"package.module:function"``.
+        settings: ``"key=value"`` pairs for a subject that has a name.
+
+    Raises:
+        InputError: there is no such subject.
+        ConfigError: a setting is unknown, malformed, or given to a function.
+        SubjectError: the library is missing or of another version.
+    """
+    if ":" in subject:
+        if settings:
+            raise ConfigError(f"--set {settings[0]}: a python function takes no settings; bind them in the function")
+        return Subject(subject, load(subject))
+    makers = named_subjects()
+    if subject not in makers:
+        near = difflib.get_close_matches(subject, makers, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(
+            f"subject {subject!r}: expected seed, package.module:function, or a name of assay audit --list{hint}"
+        )
+    return makers[subject](_pairs(settings))
+
+
+def _pairs(settings: Sequence[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in settings:
+        key, equals, value = text.partition("=")
+        if not equals or not key or key in pairs:
+            raise ConfigError(f"--set {text}: expected key=value, each key once")
+        pairs[key] = value
+    return pairs

@@ -1,4 +1,8 @@
-"""Advantages: how much better a response did than the others of its group."""
+"""Advantages: how much better a response did than the others of its group.
+
+Each docstring states what ``(1/G) Σ_i A_i ∇logp_i`` is in expectation when the group is drawn from the policy itself,
+``logp_i`` being summed over the tokens of response i.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from assay.core.groups import above_smallest, constant_groups, group_size, group_sum, require_pairs
 from assay.errors import InputError
 
 
@@ -60,3 +65,52 @@ def loo_advantages(returns: Float[Tensor, " B"], group_size: int) -> Float[Tenso
         raise InputError(f"{len(returns)} returns do not divide into groups of {group_size}")
     groups = len(returns) // group_size
     return leave_one_out(returns, torch.arange(groups).repeat_interleave(group_size))
+
+
+def mean_centred(returns: Float[Tensor, " B"], group: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
+    """Subtract from each return the mean of its whole group, its own return included.
+
+    Estimand: ``(G - 1) / G ∇E[R]``. The baseline contains 1/G of the response's own return; sample by sample this is
+    leave-one-out times (G - 1) / G. A constant group gives exactly zero.
+
+    Source: Liu et al., "Understanding R1-Zero-like training: a critical perspective" (Dr.GRPO), 2025.
+    """
+    shifted = above_smallest(returns, group)
+    return shifted - group_sum(shifted, group) / group_size(group)
+
+
+def std_scaled(returns: Float[Tensor, " B"], group: Int[Tensor, " B"], *, eps: float) -> Float[Tensor, " B"]:
+    """Divide the mean-centred returns by ``std + eps``, the deviation of their group with Bessel's correction.
+
+    Estimand, for a reward of 0 or 1 with success probability p: ``c_G(p) ∇p`` with ``c_G(p) = Σ_k C(G,k) p^k
+    (1-p)^(G-k) k(G-k) / (G² p(1-p) (s_k + eps))`` and ``s_k = sqrt(k(G-k) / (G(G-1)))``; for large G that is
+    ``∇ 2 arcsin √p``. For graded rewards it is the gradient of no function of the expected reward. A group whose
+    largest and smallest return are equal gives exactly zero, whatever eps is.
+
+    Source: Shao et al., "DeepSeekMath" (GRPO), 2024.
+
+    Raises:
+        InputError: a group has a single response.
+    """
+    require_pairs(group, "a deviation")
+    centred = mean_centred(returns, group)
+    deviation = (group_sum(centred.square(), group) / (group_size(group) - 1)).sqrt()
+    constant = constant_groups(returns, group)
+    return (centred / (deviation + eps).masked_fill(constant, 1.0)).masked_fill(constant, 0.0)
+
+
+def success_scaled(reward: Float[Tensor, " B"], group: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
+    """Divide the mean-centred rewards by their group's mean reward, the fraction of successes; zero where that is 0.
+
+    Estimand, for a reward of 0 or 1 with success probability p: ``Σ_{k=0}^{G-2} (1-p)^k ∇p``, the gradient of the
+    expansion of ``log p`` in powers of 1-p up to order G - 1. For graded rewards there is no closed form.
+
+    Source: Tajwar et al., "Maximum likelihood reinforcement learning" (MaxRL), 2026.
+
+    Raises:
+        InputError: a reward is negative.
+    """
+    if bool((reward < 0).any()):
+        raise InputError(f"reward {float(reward.min()):.3g}: a fraction of successes needs rewards of at least 0")
+    mean = group_sum(reward, group) / group_size(group)
+    return (mean_centred(reward, group) / mean.masked_fill(mean == 0, 1.0)).masked_fill(mean == 0, 0.0)

@@ -14,6 +14,45 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from assay.core.streams import Stream, normals
+from assay.types import Memory
+
+
+def attend(query: Float[Tensor, "*nodes D"], entries: tuple[Tensor, ...], heads: int) -> Float[Tensor, "*attended D"]:
+    """Attend to memory entries that broadcast against the query, none of them copied to the shape of the result.
+
+    A softmax is a sum of ``exp(score) value`` over a sum of ``exp(score)``. Each entry's share of both sums is
+    computed at its own broadcast size, and only the sums grow to one row a node.
+
+    Args:
+        query: one row a node, size 1 along node axes that do not matter to it.
+        entries: ``[*nodes, P, 2D]``, key and value side by side.
+        heads: attention heads.
+    """
+    query = query.view(*query.shape[:-1], heads, -1) / math.sqrt(query.shape[-1] // heads)
+    pairs = [entry.view(*entry.shape[:-1], 2, heads, -1).unbind(-3) for entry in entries]
+    scores = [torch.einsum("...hd,...phd->...ph", query, key) for key, _ in pairs]
+    shift = _shift([score.detach() for score in scores], query.shape[:-2])
+    total, mixed = torch.zeros((), dtype=query.dtype), torch.zeros((), dtype=query.dtype)
+    for score, (_, value) in sorted(zip(scores, pairs, strict=True), key=lambda pair: pair[0].numel()):
+        weight = (score - shift.unsqueeze(-2)).exp()
+        total = total + weight.sum(-2)
+        mixed = mixed + torch.einsum("...ph,...phd->...hd", weight, value)
+    return (mixed / total.unsqueeze(-1)).flatten(-2)
+
+
+def _shift(scores: list[Tensor], nodes: torch.Size) -> Float[Tensor, "*nodes H"]:
+    """Return what to subtract from scores before exponentials: the largest score of each query over all its nodes.
+
+    One number a query keeps what is computed from it as small as the query. Where a node's own largest score
+    lies so far below that its exponential could vanish, each node's own is returned instead.
+    """
+    own = scores[0].amax(-2)
+    for score in scores[1:]:
+        own = torch.maximum(own, score.amax(-2))
+    axes = [axis for axis, size in enumerate(nodes) if size == 1]
+    shared = own.amax(axes, keepdim=True) if axes else own
+    limit = -0.5 * math.log(torch.finfo(own.dtype).tiny)
+    return shared if float((shared - own).max()) < limit else own
 
 
 class TinyTransformer(nn.Module):
@@ -81,7 +120,36 @@ class TinyTransformer(nn.Module):
         """Return the logits over the response vocabulary after each position."""
         length = tokens.shape[1]
         x = self.token_embedding(tokens) + self.position_embedding.weight[:length]
-        x = x + self._attention(self.attention_norm(x))
+        return self._predict(x + self._attention(self.attention_norm(x)))
+
+    def read(self, prompt: Int[Tensor, " S"]) -> tuple[Float[Tensor, "1 V"], Memory]:
+        """Return the logits that follow a prompt, and what later tokens attend to."""
+        x = self.token_embedding(prompt) + self.position_embedding.weight[: len(prompt)]
+        query, seen = self._project(x)
+        attended = attend(query[-1:], (seen[None],), self.heads)
+        return self._predict(x[-1:] + self.attention_out(attended)), ((seen[None],),)
+
+    def extend(self, memory: Memory, tokens: Int[Tensor, "*children"]) -> tuple[Float[Tensor, "*nodes V"], Memory]:
+        """Read one more token at each child of each node, as :class:`assay.types.IncrementalPolicy` says.
+
+        With a single block, queries, keys and values depend on the token and its position alone: they keep size 1
+        along the axes of the ancestors, and so do all products of two of them.
+        """
+        (entries,) = memory
+        position = sum(entry.shape[-2] for entry in entries)
+        x = self.token_embedding(tokens) + self.position_embedding.weight[position]
+        query, own = self._project(x)
+        entries = (*(entry.unsqueeze(-3) for entry in entries), own.unsqueeze(-2))
+        return self._predict(x + self.attention_out(attend(query, entries, self.heads))), (entries,)
+
+    def _project(self, x: Float[Tensor, "*nodes D"]) -> tuple[Float[Tensor, "*nodes D"], Float[Tensor, "*nodes F"]]:
+        """Return each position's query, and its key and value side by side."""
+        width = x.shape[-1]
+        query, seen = self.attention_in(self.attention_norm(x)).split((width, 2 * width), dim=-1)
+        return query, seen
+
+    def _predict(self, x: Float[Tensor, "*nodes D"]) -> Float[Tensor, "*nodes V"]:
+        """Return the logits after the feed-forward map, from the residual stream after attention."""
         hidden = F.gelu(self.feedforward_in(self.feedforward_norm(x)), approximate="tanh")
         x = x + self.feedforward_out(hidden)
         logits: Tensor = self.head(self.final_norm(x))

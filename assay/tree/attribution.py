@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,48 +20,51 @@ class Attribution:
     """A field written in terms of known ones.
 
     Attributes:
-        coefficients: by name; the fewest that reach equality, or the best single one.
+        coefficients: by name; the fewest that reach equality, or the best of the fields that were asked for.
         residual: relative norm of what they leave, 0 when the field itself is zero.
         norm: norm of the field.
+        exact: whether the combination equals the field.
     """
 
     coefficients: dict[str, float]
     residual: float
     norm: float
-
-    @property
-    def exact(self) -> bool:
-        """Return whether the combination equals the field."""
-        return self.residual <= EXACT
+    exact: bool
 
 
 def attribute(
-    target: Float[Tensor, " D"], known: dict[str, Float[Tensor, " D"]], *, scale: float, longest: int = LONGEST
+    target: Float[Tensor, " D"],
+    known: Mapping[str, Float[Tensor, " D"]],
+    *,
+    scale: float,
+    nearest: Sequence[str],
+    longest: int = LONGEST,
+    exact: float = EXACT,
 ) -> Attribution:
-    """Find the shortest combination of known fields that equals the target.
+    """Find the shortest combination of known fields that equals the target; of several, the one of earlier fields.
 
     Args:
         target: the field to explain, over as many weights, problems and policies as are at hand.
         known: fields over the same.
+        scale: the size of a typical field; a target below ``exact`` of it is zero.
+        nearest: what the target is written in where no combination equals it.
         longest: most fields to combine.
-        scale: the size of a typical field; a target below ``EXACT`` of it is zero.
+        exact: largest relative residual that counts as equality.
     """
     norm = float(target.norm())
-    if norm <= EXACT * scale:
-        return Attribution({}, 0.0, norm)
-    best: Attribution | None = None
+    if norm <= exact * scale:
+        return Attribution({}, 0.0, norm, True)
     for count in range(1, longest + 1):
-        fits = [_fit(target, names, known) for names in itertools.combinations(known, count)]
-        shortest = min(fits, key=lambda made: made.residual)
-        best = best or shortest
-        if shortest.exact:
-            return shortest
-    assert best is not None
-    return best
+        for names in itertools.combinations(known, count):
+            made = _fit(target, names, known, exact)
+            if made.exact:
+                return made
+    return _fit(target, tuple(nearest), known, exact)
 
 
-def _fit(target: Float[Tensor, " D"], names: tuple[str, ...], known: dict[str, Tensor]) -> Attribution:
+def _fit(target: Float[Tensor, " D"], names: tuple[str, ...], known: Mapping[str, Tensor], exact: float) -> Attribution:
     basis = torch.stack([known[name] for name in names], dim=1)
     coefficients = torch.linalg.lstsq(basis, target[:, None], driver="gelsd").solution[:, 0]
     residual = float((basis @ coefficients - target).norm() / target.norm())
-    return Attribution(dict(zip(names, coefficients.tolist(), strict=True)), residual, float(target.norm()))
+    named = dict(zip(names, coefficients.tolist(), strict=True))
+    return Attribution(named, residual, float(target.norm()), residual <= exact)

@@ -1,11 +1,15 @@
 """The gradient fields that a loss can be compared with, exact by enumeration, over the logits of a tabular policy.
 
-Most are gradients of a scalar. Two are not: in a *frozen-state* KL the visits to each prefix are held fixed
-while the divergence there is differentiated, which is what a per-token KL in a loss does.
+Most are gradients of a scalar. The *frozen-state* ones are not: there the visits to each prefix are held fixed while
+the divergence at it is differentiated, which is what a per-token KL in a loss does.
+
+Where the reward is 0 or 1, the expected reward is the success probability p; the reweighted objectives are functions
+of it, so on one problem they are the reward's gradient times a factor that depends on p.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -61,13 +65,55 @@ def frozen_entropy(problem: TreeProblem, logits: Float[Tensor, "I V"]) -> Float[
 
 
 def expected_length(problem: TreeProblem, logits: Float[Tensor, "I V"]) -> Float[Tensor, ""]:
-    """``Σ_y p(y) |y|``, in tokens."""
-    return (problem.tree.token_logp(logits).sum(1).exp() * problem.tree.lengths).sum()
+    """``Σ_y p(y) |y|``, in tokens that the policy chose."""
+    return (problem.tree.token_logp(logits).sum(1).exp() * problem.mask.sum(1)).sum()
 
 
 def reward_per_token(problem: TreeProblem, logits: Float[Tensor, "I V"]) -> Float[Tensor, ""]:
     """``Σ_y p(y) r(y) / |y|``."""
-    return (problem.tree.token_logp(logits).sum(1).exp() * problem.reward / problem.tree.lengths).sum()
+    return (problem.tree.token_logp(logits).sum(1).exp() * problem.reward / problem.mask.sum(1)).sum()
+
+
+def surrogate(problem: TreeProblem, logits: Float[Tensor, "I V"]) -> Float[Tensor, ""]:
+    """``Σ_y q(y) r(y) Σ_t p(y_t) / q(y_t)`` under the sampler q: what an unclipped ratio of each token ascends.
+
+    It equals ``Σ_s visits_q(s) Σ_a p(a|s) Q_q(s, a)``: the policy chooses one token, the sampler all the others. A
+    response that the sampler never draws counts for nothing.
+
+    Source: Kakade and Langford, "Approximately optimal approximate reinforcement learning", 2002.
+    """
+    drawn = problem.tree.token_logp(problem.draws).detach()
+    gap = problem.tree.token_logp(logits) - drawn.masked_fill(drawn.isinf(), 0.0)
+    return (drawn.sum(1).exp() * problem.reward * (gap.exp() * problem.mask).sum(1)).sum()
+
+
+def sampler_kl(problem: TreeProblem, logits: Float[Tensor, "I V"]) -> Float[Tensor, ""]:
+    """``Σ_s visits_q(s) KL(policy at s ‖ reference at s)`` under the sampler q: the KL that goes with the surrogate.
+
+    On-policy it is the frozen-state reverse KL.
+    """
+    logp, logp_ref = problem.tree.next_logp(logits), problem.tree.next_logp(problem.logits_ref)
+    return (visits(problem, problem.draws.detach()) * _kl(logp, logp_ref)).sum()
+
+
+def log_reward(problem: TreeProblem, logits: Float[Tensor, "I V"]) -> Float[Tensor, ""]:
+    """``log p``, the likelihood of success: raises hard problems most."""
+    return _success(problem, logits, "log_reward").log()
+
+
+def arcsin_reward(problem: TreeProblem, logits: Float[Tensor, "I V"]) -> Float[Tensor, ""]:
+    """``2 arcsin √p``, whose gradient is ``∇p / √(p (1 - p))``: the limit of scaling by a large group's deviation."""
+    return 2 * _success(problem, logits, "arcsin_reward").sqrt().arcsin()
+
+
+def best_reward(problem: TreeProblem, logits: Float[Tensor, "I V"], responses: int) -> Float[Tensor, ""]:
+    """Return the expected largest reward among some independent responses.
+
+    Where the reward is 0 or 1 that is pass@k, ``1 - (1 - p)^k``.
+    """
+    order = problem.reward.argsort()
+    at_most = problem.tree.token_logp(logits).sum(1).exp()[order].cumsum(0).pow(responses)
+    return (at_most.diff(prepend=at_most.new_zeros(1)) * problem.reward[order]).sum()
 
 
 FIELDS: dict[str, Surrogate] = {
@@ -81,9 +127,21 @@ FIELDS: dict[str, Surrogate] = {
     "length": expected_length,
     "reward_per_token": reward_per_token,
 }
-"""Every field by the name that an objective is written with."""
+"""The fields that an expected gradient is written in: no two are proportional on a problem of several tokens."""
 
-_TERM = re.compile(r"([+-])(?:(\d+\.?\d*(?:e-?\d+)?|\.\d+)\*)?([a-z_]+)")
+OBJECTIVES: dict[str, Surrogate] = {
+    **FIELDS,
+    "surrogate": surrogate,
+    "sampler_kl": sampler_kl,
+    "log_reward": log_reward,
+    "arcsin_reward": arcsin_reward,
+}
+"""Every field by the name that an objective is written with; ``pass_at_1``, ``pass_at_2`` and so on besides."""
+
+ROUNDING = 1e-12
+"""An expected reward this close to 0 or 1 is no rate between them."""
+_TERM = re.compile(r"([+-])(?:(\d+\.?\d*(?:e-?\d+)?|\.\d+)\*)?([a-z_][a-z_0-9]*)")
+_PASS_AT = re.compile(r"pass_at_([1-9]\d{0,5})")
 
 
 def visits(problem: TreeProblem, logits: Float[Tensor, "I V"]) -> Float[Tensor, " I"]:
@@ -94,10 +152,16 @@ def visits(problem: TreeProblem, logits: Float[Tensor, "I V"]) -> Float[Tensor, 
     return reached.index_add(0, states, mass[:, None].expand_as(problem.tree.mask)[problem.tree.mask])
 
 
+def scalar_of(name: str) -> Surrogate:
+    """Return what a named field is the derivative of, as a function of a problem and the policy's logits."""
+    numbered = _PASS_AT.fullmatch(name)
+    return functools.partial(best_reward, responses=int(numbered[1])) if numbered else OBJECTIVES[name]
+
+
 def field(name: str, problem: TreeProblem) -> Float[Tensor, " D"]:
     """Return one named field at the problem's policy, flattened over its logits."""
     leaf = problem.logits.detach().requires_grad_()
-    return torch.autograd.grad(FIELDS[name](problem, leaf), leaf)[0].flatten()
+    return torch.autograd.grad(scalar_of(name)(problem, leaf), leaf)[0].flatten()
 
 
 def parse_objective(text: str) -> dict[str, float]:
@@ -110,11 +174,11 @@ def parse_objective(text: str) -> dict[str, float]:
     compact = compact if compact[:1] in ("+", "-") else f"+{compact}"
     matches = list(_TERM.finditer(compact))
     if not matches or "".join(match[0] for match in matches) != compact:
-        raise InputError(f"objective {text!r}: expected a sum such as 'reward - 0.03*kl' of {', '.join(FIELDS)}")
+        raise InputError(f"objective {text!r}: expected a sum such as 'reward - 0.03*kl' of {_names()}")
     terms: dict[str, float] = {}
     for sign, coefficient, name in (match.groups() for match in matches):
-        if name not in FIELDS:
-            raise InputError(f"objective {text!r}: no objective is called {name!r}; there are {', '.join(FIELDS)}")
+        if name not in OBJECTIVES and not _PASS_AT.fullmatch(name):
+            raise InputError(f"objective {text!r}: no objective is called {name!r}; there are {_names()}")
         terms[name] = terms.get(name, 0.0) + float(f"{sign}{coefficient or 1}")
     return terms
 
@@ -126,6 +190,21 @@ def objective_gradient(terms: dict[str, float], world: World) -> Float[Tensor, "
         for problem in world
     ]
     return torch.cat(parts) / len(world)
+
+
+def _names() -> str:
+    return ", ".join([*OBJECTIVES, "pass_at_K"])
+
+
+def _success(problem: TreeProblem, logits: Float[Tensor, "I V"], name: str) -> Float[Tensor, ""]:
+    """Return the expected reward, where it can be a probability of success."""
+    p = expected_reward(problem, logits)
+    if not ROUNDING < float(p.detach()) < 1 - ROUNDING:
+        raise InputError(
+            f"objective {name!r}: problem {problem.name!r} has expected reward {float(p.detach()):.6g}; it needs one "
+            f"between 0 and 1"
+        )
+    return p
 
 
 def _kl(logp: Float[Tensor, "I V"], logq: Float[Tensor, "I V"]) -> Float[Tensor, " I"]:

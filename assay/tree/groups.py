@@ -2,20 +2,23 @@
 
 Training applies the gradient of a loss *at fixed samples*. Its expectation is
 
-    E[∇L] = Σ_groups P(group) Σ_{i,t} (∂L/∂logp_it) ∇logp_it ,
+    E[∇L] = Σ_batches P(batch) Σ_{i,k} (∂L/∂x_ik) ∇x_ik ,
 
-so it is enough to collect ``∂L/∂logp`` for every group of responses and to push the weighted sum through the
-policy once. A loss that does not depend on the order of a group needs one evaluation for each multiset of
-responses, with a multinomial weight: for 9 responses and groups of 4 that is 495 evaluations in place of 6,561.
-Whether it depends on the order is checked on the way, not assumed.
+where x is what the loss touches the policy through: a response's log-probabilities, or its logits. So it is enough
+to collect ``∂L/∂x`` for every batch and to push the weighted sum through the policy once. A batch is one group, or a
+group of each of several problems.
+
+A loss that does not depend on the order of a group needs one evaluation for each multiset of members, with a
+multinomial weight: for 9 responses and groups of 4 that is 495 evaluations in place of 6,561. If it sees a response
+only through its class (the reward and the length, say), multisets of classes are enough: two classes and groups of
+8 make 9. Neither is assumed: both are checked on the way.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,87 +27,206 @@ from torch import Tensor
 
 from assay.errors import InputError
 
-GroupGradient = Callable[[Int[Tensor, " G"]], Float[Tensor, "G T"]]
-"""Given the responses of a group by number, return ``∂L/∂logp`` at each of their tokens."""
-
 EVALUATION_BUDGET = 200_000
-ORDER_TOLERANCE = 1e-9
+SYMMETRY_TOLERANCE = 1e-9
+CHUNK = 512
 _ORDERS_TRIED = 25
 
 
+class DependenceError(InputError):
+    """A loss depends on what it was taken not to: the order of a group, or more of a response than its class."""
+
+
 @dataclass(frozen=True)
-class GroupMoments:
-    """Exact moments of a group's gradient estimate.
+class Atoms:
+    """What the members of a group are drawn from: the responses to one problem, or classes of them.
 
     Attributes:
-        coefficient: expected ``∂L/∂logp`` summed over the group's members, one entry a response and token,
-            ``[M, T]``: the expected gradient is ``Σ coefficient ∇logp``.
-        mean: that expectation over the parameters, ``[D]``; minus it is what is ascended.
-        variance: trace of the estimate's covariance.
-        evaluations: how many groups the loss was evaluated on.
+        chance: probability of each of A atoms.
+        response: a response of each atom, by number.
+        other: another one of the same atom, where it has several.
+        jacobian: mean of ``∇x`` over an atom's responses, ``[A, K, D]``.
+        spread: covariance of the rows of ``∇x`` within an atom, ``[A, K, K]``; None when every atom is one response.
     """
 
-    coefficient: Float[Tensor, "M T"]
+    chance: Float[Tensor, " A"]
+    response: Int[Tensor, " A"]
+    other: Int[Tensor, " A"]
+    jacobian: Float[Tensor, "A K D"]
+    spread: Float[Tensor, "A K K"] | None = None
+
+
+Slopes = Callable[[Sequence[Int[Tensor, "N _"]]], Float[Tensor, "N B K"]]
+"""Given N batches, each a group of every problem by response numbers, return ``∂L/∂x`` of all their rows."""
+
+
+@dataclass(frozen=True)
+class BatchMoments:
+    """Exact moments of a batch's gradient.
+
+    Attributes:
+        mean: expectation over the weights of all problems, one problem after another; minus it is what is ascended.
+        variance: trace of the covariance.
+        evaluations: batches that the loss was evaluated on.
+    """
+
     mean: Float[Tensor, " D"]
     variance: float
     evaluations: int
 
 
-def multisets(responses: int, size: int) -> Iterator[tuple[list[int], int]]:
-    """Yield each multiset of ``size`` responses with the number of ordered groups it stands for."""
-    for members in itertools.combinations_with_replacement(range(responses), size):
-        orders = math.factorial(size)
-        for count in Counter(members).values():
-            orders //= math.factorial(count)
-        yield list(members), orders
-
-
-def group_moments(
-    gradient: GroupGradient,
-    logp: Float[Tensor, " M"],
-    jacobian: Float[Tensor, "M T D"],
-    *,
-    size: int,
-    budget: int = EVALUATION_BUDGET,
-) -> GroupMoments:
-    """Return the exact mean and variance of a loss's gradient over all groups of ``size`` responses to one problem.
+def responses_as_atoms(logp: Float[Tensor, " M"], jacobian: Float[Tensor, "M K D"]) -> Atoms:
+    """Return atoms that are the responses themselves; nothing is assumed about the loss.
 
     Args:
-        gradient: evaluates the loss on one group.
-        logp: log-probability of each response under the policy that samples them, in nats.
-        jacobian: ``∇logp`` of each token of each response under the policy that is trained.
-        size: responses in a group, at least 1.
-        budget: most groups to evaluate.
+        logp: log-probability with which each response is drawn, in nats; -inf for one that never is.
+        jacobian: ``∇x`` of each response.
+    """
+    drawn = (logp > float("-inf")).nonzero()[:, 0]
+    return Atoms(logp[drawn].exp(), drawn, drawn, jacobian[drawn])
+
+
+def classes_as_atoms(
+    logp: Float[Tensor, " M"], jacobian: Float[Tensor, "M K D"], classes: Float[Tensor, "M F"]
+) -> Atoms:
+    """Return atoms that are the classes of responses with equal features.
+
+    Args:
+        logp: log-probability with which each response is drawn, in nats.
+        jacobian: ``∇x`` of each response.
+        classes: what a loss may tell responses apart by, such as reward and length; rows are compared exactly.
+    """
+    _, member = torch.unique(classes, dim=0, return_inverse=True)
+    rows = [(member == number).nonzero()[:, 0] for number in range(int(member.max()) + 1)]
+    rows = [row[logp[row] > float("-inf")] for row in rows]
+    rows = [row for row in rows if len(row)]
+    shares = [logp[row].softmax(0) for row in rows]
+    means = torch.stack(
+        [torch.einsum("m,mkd->kd", share, jacobian[row]) for row, share in zip(rows, shares, strict=True)]
+    )
+    second = [
+        torch.einsum("m,mkd,mld->kl", share, jacobian[row], jacobian[row])
+        for row, share in zip(rows, shares, strict=True)
+    ]
+    return Atoms(
+        torch.stack([logp[row].exp().sum() for row in rows]),
+        torch.stack([row[0] for row in rows]),
+        torch.stack([row[-1] for row in rows]),
+        means,
+        torch.stack(second) - torch.einsum("akd,ald->akl", means, means),
+    )
+
+
+def multisets(atoms: int, size: int) -> tuple[Int[Tensor, "C G"], Float[Tensor, " C"]]:
+    """Return each multiset of ``size`` atoms, sorted, and the number of ordered groups it stands for."""
+    rows = torch.tensor(list(itertools.combinations_with_replacement(range(atoms), size))).view(-1, size)
+    run, repeats = torch.ones(len(rows), dtype=torch.float64), torch.ones(len(rows), dtype=torch.float64)
+    for column in range(1, size):
+        run = torch.where(rows[:, column] == rows[:, column - 1], run + 1, 1.0)
+        repeats = repeats * run
+    return rows, math.factorial(size) / repeats
+
+
+def count_batches(problems: Sequence[Atoms], sizes: Sequence[int]) -> int:
+    """Return how many batches there are, groups as multisets."""
+    return math.prod(math.comb(len(atoms.chance) + size - 1, size) for atoms, size in zip(problems, sizes, strict=True))
+
+
+def batch_moments(
+    slopes: Slopes,
+    problems: Sequence[Atoms],
+    sizes: Sequence[int],
+    *,
+    accept: Callable[[int, Int[Tensor, " G"]], bool] | None = None,
+    budget: int = EVALUATION_BUDGET,
+    symmetry: float = SYMMETRY_TOLERANCE,
+) -> BatchMoments:
+    """Return the exact mean and variance of a loss's gradient over all batches of one group a problem.
+
+    Args:
+        slopes: evaluates the loss.
+        problems: what the members of each problem's group are drawn from.
+        sizes: members of each problem's group, at least 1; they may differ.
+        accept: says of a problem's number and a group's responses whether the group is used; one that is not is
+            drawn again.
+        budget: most batches to evaluate.
+        symmetry: largest relative change of a member's gradient that still counts as none.
 
     Raises:
-        InputError: there are more groups than ``budget``, or the loss depends on the order of a group.
+        InputError: there are more batches than ``budget``, or no group is accepted.
+        DependenceError: the loss depends on the order of a group, or tells apart what was said to be one class.
     """
-    responses, length, weights = jacobian.shape
-    count = math.comb(responses + size - 1, size)
+    count = count_batches(problems, sizes)
     if count > budget:
-        raise InputError(f"{count:,} groups of {size} out of {responses} responses: more than the budget of {budget:,}")
-    coefficient = torch.zeros(responses, length, dtype=logp.dtype)
-    mean, square = torch.zeros(weights, dtype=logp.dtype), 0.0
-    check_every = max(1, count // _ORDERS_TRIED)
-    for number, (members, orders) in enumerate(multisets(responses, size)):
-        group = torch.tensor(members)
-        chance = orders * math.exp(float(logp[group].sum()))
-        slope = gradient(group)
-        if number % check_every == 0:
-            _check_order(gradient, group, slope)
-        coefficient.index_add_(0, group, chance * slope)
-        estimate = torch.einsum("gt,gtd->d", slope, jacobian[group])
-        mean += chance * estimate
-        square += chance * float(estimate @ estimate)
-    return GroupMoments(coefficient, mean, square - float(mean @ mean), count)
+        raise InputError(f"{count:,} batches of groups of {tuple(sizes)}: more than the budget of {budget:,}")
+    tables = [_groups(number, *made, accept) for number, made in enumerate(zip(problems, sizes, strict=True))]
+    batches = torch.cartesian_prod(*[torch.arange(len(chance)) for _, chance in tables]).view(-1, len(tables))
+    mean, square, stride = None, 0.0, max(1, len(batches) // _ORDERS_TRIED)
+    for start in range(0, len(batches), CHUNK):
+        chosen = batches[start : start + CHUNK]
+        groups = [members[chosen[:, number]] for number, (members, _) in enumerate(tables)]
+        chance = torch.stack([chances[chosen[:, number]] for number, (_, chances) in enumerate(tables)]).prod(0)
+        slope = slopes([atoms.response[group] for atoms, group in zip(problems, groups, strict=True)])
+        tried = torch.arange(len(chosen))[(torch.arange(len(chosen)) + start) % stride == 0]
+        _check_symmetry(slopes, problems, [group[tried] for group in groups], slope[tried], symmetry)
+        estimate, within = batch_gradients(problems, groups, slope)
+        mean = chance @ estimate if mean is None else mean + chance @ estimate
+        square += float(chance @ (estimate.square().sum(1) + within))
+    assert mean is not None
+    return BatchMoments(mean, square - float(mean @ mean), len(batches))
 
 
-def _check_order(gradient: GroupGradient, group: Int[Tensor, " G"], slope: Float[Tensor, "G T"]) -> None:
-    """Evaluate the group backwards; each member's share must come out the same."""
-    reversed_slope = gradient(group.flip(0)).flip(0)
-    gap = float((slope - reversed_slope).abs().max())
-    if not gap <= ORDER_TOLERANCE * (1 + float(slope.abs().max())):
-        raise InputError(
-            f"the loss depends on the order of a group: turning round responses {group.tolist()} changes a member's "
-            f"gradient by {gap:.3g}"
+def _groups(
+    number: int, atoms: Atoms, size: int, accept: Callable[[int, Int[Tensor, " G"]], bool] | None
+) -> tuple[Int[Tensor, "C G"], Float[Tensor, " C"]]:
+    """Return the groups of one problem as rows of atoms, and the probability of each."""
+    rows, orders = multisets(len(atoms.chance), size)
+    chance = orders * atoms.chance[rows].prod(1)
+    if accept is not None:
+        kept = torch.tensor([accept(number, atoms.response[row]) for row in rows])
+        if not bool(kept.any()):
+            raise InputError(f"no group of {size} responses to problem {number} is accepted")
+        rows, chance = rows[kept], chance[kept] / chance[kept].sum()
+    return rows, chance
+
+
+def batch_gradients(
+    problems: Sequence[Atoms], groups: list[Int[Tensor, "N _"]], slope: Float[Tensor, "N B K"]
+) -> tuple[Float[Tensor, "N D"], Float[Tensor, " N"]]:
+    """Return each batch's gradient, meaned over the responses of its atoms, and its variance within them."""
+    parts, within, start = [], slope.new_zeros(len(slope)), 0
+    for atoms, group in zip(problems, groups, strict=True):
+        own = slope[:, start : start + group.shape[1]]
+        parts.append(torch.einsum("ngk,ngkd->nd", own, atoms.jacobian[group]))
+        if atoms.spread is not None:
+            within = within + torch.einsum("ngk,ngkl,ngl->n", own, atoms.spread[group], own)
+        start += group.shape[1]
+    return torch.cat(parts, dim=1), within
+
+
+def _check_symmetry(
+    slopes: Slopes,
+    problems: Sequence[Atoms],
+    groups: list[Int[Tensor, "N _"]],
+    slope: Float[Tensor, "N B K"],
+    tolerance: float,
+) -> None:
+    """Evaluate batches again with their groups turned round and other responses of the same atoms: each member's
+    share must come out the same."""
+    if not len(slope):
+        return
+    asked = [atoms.other[group].flip(1) for atoms, group in zip(problems, groups, strict=True)]
+    again = torch.cat(
+        [part.flip(1) for part in torch.split(slopes(asked), [group.shape[1] for group in groups], dim=1)], dim=1
+    )
+    gap = (slope - again).abs().flatten(1).amax(1)
+    bad = ~(gap <= tolerance * (1 + slope.abs().flatten(1).amax(1)))
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        turned = " and ".join(str(group[row].tolist()) for group in asked)
+        by_class = any(atoms.spread is not None for atoms in problems)
+        what = "more of a response than its class, or on the order of a group" if by_class else "the order of a group"
+        raise DependenceError(
+            f"the loss depends on {what}: turning round responses {turned} changes a member's gradient by "
+            f"{float(gap[row]):.3g}"
         )

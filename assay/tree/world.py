@@ -71,13 +71,21 @@ class TreeProblem:
         return uniforms(1, Stream.DATA, len(self.logits), problem=[len(self.name)], sample=[1])[0]
 
     @property
-    def jacobian(self) -> Float[Tensor, "M TV IV"]:
+    def logits_jacobian(self) -> Float[Tensor, "M TV IV"]:
         """Return the derivative of the logits along each response by the policy's own, flattened: zeros and ones."""
         inner, vocabulary = self.logits.shape
         rows = torch.nn.functional.one_hot(self.tree.states, inner).to(self.logits.dtype)
         rows = rows * self.tree.mask[..., None]
         identity = torch.eye(vocabulary, dtype=self.logits.dtype)
         return torch.einsum("mti,vw->mtviw", rows, identity).reshape(len(rows), -1, inner * vocabulary)
+
+    @property
+    def logp_jacobian(self) -> Float[Tensor, "M T IV"]:
+        """Return the derivative of each token's log-probability by the policy's logits, flattened."""
+        chance = self.logits.masked_fill(~self.scored, float("-inf")).softmax(-1)[self.tree.states]
+        chosen = torch.nn.functional.one_hot(self.tree.responses, self.logits.shape[1]).to(chance.dtype)
+        along = self.logits_jacobian.view(*self.tree.path.shape, -1, self.logits.numel())
+        return torch.einsum("mtv,mtvd->mtd", chosen - chance, along)
 
 
 World = tuple[TreeProblem, ...]

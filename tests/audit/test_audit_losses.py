@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import pytest
 import torch
@@ -141,7 +142,7 @@ def test_a_mean_over_the_batchs_tokens_depends_on_the_partition():
 
     verdicts = {claim.name: claim.verdict for claim in audit.loss(token_mean, group_size=2).claims}
     assert verdicts["I2 partition"] is Verdict.DISAGREES
-    assert verdicts["I4 order of rows"] is Verdict.HOLDS
+    assert verdicts["I4 group semantics"] is Verdict.HOLDS
 
 
 def test_off_policy_the_ratio_of_the_whole_response_is_exact_and_none_is_not():
@@ -197,7 +198,7 @@ def test_groups_must_be_taken_from_their_ids():
         adv = (pairs - pairs.flip(1)).flatten()
         return -(adv * total(logp, mask)).mean()
 
-    assert "row" in fault(audit.loss(groups_by_position, group_size=2), "I4 order of rows")
+    assert "row" in fault(audit.loss(groups_by_position, group_size=2), "I4 group semantics")
 
 
 def test_a_loss_with_side_effects_is_found_out():
@@ -243,10 +244,138 @@ def test_a_loss_that_cannot_be_run_is_a_verdict(name):
         raise AssertionError(str(report))
 
 
-def test_a_tree_beyond_the_budget_is_a_verdict():
-    report = audit.loss(rloo, group_size=10)
-    assert report.verdict is Verdict.COULD_NOT_RUN
-    assert "more than the budget" in str(report)
+def claim_of(report, name):
+    return next(claim for claim in report.claims if claim.name.startswith(name))
+
+
+def test_binary_rewards_need_only_classes_in_large_groups():
+    """A group of 8 of 15 responses is 319,770 multisets; reward, length and truncation make 5 classes of them."""
+    easy = default_world()[:1]
+    report = audit.loss(self_inclusive, group_size=8, world=easy)
+    assert "classes" in report.exactness
+    assert report.ascends.coefficients == pytest.approx({"reward": 7 / 8}, abs=1e-12)
+    own = audit.loss(rloo, group_size=8, world=easy)
+    assert own.holds and own.variance_ratio == pytest.approx(1.0, rel=1e-9)
+
+
+def sampled_interval(claim):
+    low, high = re.search(r"sampled: (\S+) to (\S+) x gradient", claim.detail).groups()
+    return float(low), float(high)
+
+
+def test_past_the_budget_a_bias_is_found_by_sampling_and_its_absence_is_not_called_proof():
+    right = audit.loss(rloo, group_size=4, budget=100)
+    assert right.verdict is Verdict.COULD_NOT_RUN and right.ascends is None
+    claim = claim_of(right, "I1")
+    assert "sampling proves nothing" in claim.detail and "20,000 batches" in claim.exactness
+    low, high = sampled_interval(claim)
+    assert low < 1 < high
+    wrong = claim_of(audit.loss(self_inclusive, group_size=4, budget=100), "I1")
+    assert wrong.verdict is Verdict.DISAGREES
+    low, high = sampled_interval(wrong)
+    assert low < 0.75 < high < 1
+
+
+def test_a_batch_of_both_problems_gives_the_mean_of_their_gradients():
+    """Enumerating both groups of a batch jointly must agree with enumerating each alone, when the loss is a mean."""
+    alone, joint = (audit.loss(self_inclusive, group_size=2, prompts=prompts) for prompts in (1, 2))
+    assert joint.ascends.coefficients == pytest.approx(alone.ascends.coefficients, abs=1e-12)
+    assert joint.variance == pytest.approx(alone.variance, rel=1e-10)
+
+
+def test_groups_of_different_sizes_are_weighed_as_the_loss_weighs_them():
+    """A mean over responses weighs a group of 4 twice as much as one of 2: 4/6 and 2/6 where 1/2 each was declared."""
+    report = audit.loss(rloo, group_size=(4, 2), prompts=2)
+    easy, hard = report.by_problem.values()
+    assert easy.coefficients == pytest.approx({"reward": 2 * 4 / 6}, abs=1e-12)
+    assert hard.coefficients == pytest.approx({"reward": 2 * 2 / 6}, abs=1e-12)
+    assert claim_of(report, "I2").verdict is Verdict.DISAGREES, "the batch is not the mean of its groups"
+    assert claim_of(audit.loss(rloo, group_size=(4, 2)), "I1").verdict is Verdict.HOLDS
+
+
+def test_dynamic_sampling_scales_each_problem_by_its_chance_of_a_mixed_group():
+    """Groups that are all right or all wrong are drawn again: the gradient is divided by 1 - p^G - (1 - p)^G."""
+    easy = default_world()[:1]
+    p, size = float((easy[0].sampler_logp.exp() * easy[0].reward).sum()), 3
+    mixed = 1 - p**size - (1 - p) ** size
+    report = audit.loss(rloo, group_size=size, world=easy, accept=lambda reward: bool(reward.min() < reward.max()))
+    assert report.ascends.coefficients == pytest.approx({"reward": 1 / mixed}, rel=1e-12)
+
+
+def test_another_advantage_can_be_put_in():
+    def centred(reward, group):
+        return reward - group_mean(reward, group)
+
+    assert audit.loss(rloo, group_size=2).holds
+    report = audit.loss(rloo, group_size=2, advantage=centred)
+    assert report.ascends.coefficients == pytest.approx({"reward": 0.5}, abs=1e-12)
+
+    refused = audit.loss(lambda logp, adv, mask: (adv * logp).sum(), advantage=lambda reward: reward.mean())
+    assert "the advantage function returned ()" in str(refused)
+
+
+def test_a_field_that_is_no_gradient_has_curl_and_a_reweighted_one_may_have_none():
+    def own_length(logp, adv, mask):
+        return -(adv * total(logp, mask) / mask.sum(1)).mean()
+
+    assert audit.loss(own_length, group_size=2).curl > 1e-3
+
+    def std_scaled(logp, reward, group, mask):
+        centred = reward - group_mean(reward, group)
+        return -(centred / (group_mean(centred.square(), group).sqrt() + 1e-4) * total(logp, mask)).mean()
+
+    made = audit.loss(std_scaled, group_size=2, world=default_world())
+    binary = audit.loss(std_scaled, group_size=4, world=tuple(_binary(problem) for problem in default_world()))
+    assert made.curl is not None and binary.curl < 1e-6
+    assert "weighed by its own factor" in binary.because
+
+
+def _binary(problem):
+    return dataclasses.replace(problem, reward=(problem.reward > 0.1).double())
+
+
+def test_low_precision_is_said_and_sets_the_tolerance():
+    def single(logp, adv, mask):
+        return -(adv.float() * total(logp, mask).float()).mean()
+
+    report = audit.loss(single, group_size=2)
+    assert report.holds and "warning: it computes in float32" in claim_of(report, "precision").detail
+    assert claim_of(report, "I1").tolerance == 1e-5
+    assert all("precision" not in claim.name for claim in audit.loss(rloo, group_size=2).claims)
+
+
+def test_a_loss_that_does_not_repeat_itself_has_a_verdict_of_its_own():
+    calls = []
+
+    def forgetful(logp, adv, mask):
+        calls.append(None)
+        return -(adv * total(logp, mask)).mean() * len(calls)
+
+    report = audit.loss(forgetful, group_size=2)
+    assert claim_of(report, "deterministic").verdict is Verdict.DISAGREES
+    assert report.ascends is None
+
+
+def test_the_order_of_a_group_is_a_verdict():
+    def first_of_each_group_counts(logp, reward, group, mask):
+        first = torch.tensor([i == 0 or group[i] != group[i - 1] for i in range(len(group))])
+        return -(reward * total(logp, mask))[first].mean()
+
+    report = audit.loss(first_of_each_group_counts, group_size=2)
+    assert claim_of(report, "I4").verdict is Verdict.DISAGREES
+    assert "order of a group" in claim_of(report, "I1").detail
+    assert claim_of(report, "I1").verdict is Verdict.COULD_NOT_RUN
+
+
+def test_a_wrong_loss_comes_with_its_worst_weight_its_smallest_group_and_its_remedy():
+    report = audit.loss(self_inclusive, group_size=2)
+    worst, smallest = claim_of(report, "I1").findings
+    assert "logit of token" in worst and "after prefix [" in worst
+    assert "[0] (reward 1) by [0.25], leave-one-out by [0.5]; [1, 0] (reward 0) by [-0.25, -0.25]" in smallest
+    assert "the baseline contains its own sample" in str(report)
+    assert "to mend it: subtract the mean of the other responses" in str(report)
+    flipped = audit.loss(lambda logp, adv, mask: (adv * total(logp, mask)).mean(), group_size=2)
+    assert "the sign is turned round" in str(flipped) and "return minus this loss" in str(flipped)
 
 
 def test_a_wrong_question_is_an_error():

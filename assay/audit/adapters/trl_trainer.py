@@ -1,0 +1,267 @@
+"""TRL 1.16 as a whole: a real ``GRPOTrainer`` or ``RLOOTrainer`` that trains a tiny GPT-2 on prescribed responses.
+
+Only ``_generate_single_turn`` is replaced: it answers with the responses that the audit wants next. Rewards,
+advantages, masks, buffering, shuffling, micro-batches, loss, accumulation and backward are TRL's, Accelerate's and
+Transformers' own. The learning rate is zero; what the optimizer would have been given is read before its step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import math
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from assay.audit.adapters.trl_settings import in_force, objective, trl_class, trl_config, trl_versions
+from assay.audit.call import Group
+from assay.audit.check import SubjectError
+from assay.audit.gradients import Prompted, prompted
+from assay.audit.trainers import Step, TrainerSubject
+from assay.core.streams import Stream, normals
+from assay.tree.prefix import Grammar, prefix_tree
+
+WORDS = ("<end>", "a", "b")
+"""The vocabulary; the first word ends a response and pads."""
+LENGTH = 2
+PROMPTS = ("a", "b")
+REWARDS = ((1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0), (0.0, 0.25, 0.0, 0.5, 0.0, 0.0, 1.0))
+"""Of the seven responses of up to two tokens to each prompt: binary and graded, all exact in float32."""
+TOLERANCE = 2e-6
+WHY = "TRL's model head returns float32 log-probabilities and its rewards and advantages are float32"
+REACHES = (
+    "the whole path of {}: rewards, advantages, masks, buffer, shuffle, micro-batches, loss, accumulation, backward"
+)
+MISSES = (
+    "generation, which is prescribed; what comes after the gradient: clipping its norm, the optimizer; other models"
+)
+
+
+class CausalLM:
+    """A Transformers model as a policy: tokens to logits, and parameters by TRL's names."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def __call__(self, tokens: Int[Tensor, "B S"], /) -> Float[Tensor, "B S V"]:
+        logits: Tensor = self.model(tokens, attention_mask=torch.ones_like(tokens)).logits
+        return logits
+
+    def named_parameters(self) -> Any:
+        """Yield every parameter with its name."""
+        return self.model.named_parameters()
+
+
+def grpo_trainer(pairs: Mapping[str, str], *, group_size: int = 2, prompts: int = 1) -> TrainerSubject:
+    """Make the subject ``trl.grpo_trainer``; see :func:`_subject`."""
+    return _subject("GRPO", pairs, group_size, prompts)
+
+
+def rloo_trainer(pairs: Mapping[str, str], *, group_size: int = 2, prompts: int = 1) -> TrainerSubject:
+    """Make the subject ``trl.rloo_trainer``; see :func:`_subject`."""
+    return _subject("RLOO", pairs, group_size, prompts)
+
+
+TRAINERS = {"trl.grpo_trainer": grpo_trainer, "trl.rloo_trainer": rloo_trainer}
+
+
+def _subject(trainer: str, pairs: Mapping[str, str], group_size: int, prompts: int) -> TrainerSubject:
+    """Build a tiny policy, its reference and a trainer of them.
+
+    Args:
+        trainer: ``"GRPO"`` or ``"RLOO"``.
+        pairs: TRL's own settings.
+        group_size: responses to each prompt.
+        prompts: of a batch, 1 or 2.
+    """
+    with tempfile.TemporaryDirectory() as directory, _quiet():
+        model, reference = _models(Path(directory))
+        config = trl_config(trainer, pairs, **_fixed(trainer, pairs, group_size * prompts, group_size, directory))
+        tree = prefix_tree(Grammar(tokens=len(WORDS), max_length=LENGTH, end=0))
+        problems = [
+            prompted(
+                CausalLM(model),
+                CausalLM(reference),
+                name,
+                torch.tensor([WORDS.index(name)]),
+                tree,
+                torch.tensor(reward, dtype=torch.float64),
+            )
+            for name, reward in zip(PROMPTS[:prompts], REWARDS[:prompts], strict=True)
+        ]
+        step = _step(trainer, config, model, problems)
+    return TrainerSubject(
+        f"trl.{trainer.lower()}_trainer",
+        step,
+        CausalLM(model),
+        problems,
+        group_size,
+        objective=objective(trainer, config),
+        settings=in_force(trainer, config),
+        versions=trl_versions(),
+        reaches=REACHES.format(f"{trainer}Trainer"),
+        misses=MISSES,
+        tolerance=TOLERANCE,
+        why=WHY,
+    )
+
+
+def _fixed(trainer: str, pairs: Mapping[str, str], rows: int, group_size: int, directory: str) -> dict[str, object]:
+    """Return the fields that make one generation hold every prompt, and that keep the weights where they are."""
+    asked = trl_config(trainer, pairs)
+    if rows % asked.steps_per_generation:
+        raise SubjectError(
+            f"{rows} responses cannot be split into steps_per_generation = {asked.steps_per_generation} micro-batches"
+        )
+    return {
+        "output_dir": directory,
+        "num_generations": group_size,
+        "per_device_train_batch_size": rows // asked.steps_per_generation,
+        "max_steps": math.ceil(asked.steps_per_generation * asked.num_iterations / asked.gradient_accumulation_steps),
+        "learning_rate": 0.0,
+        "optim": "sgd",
+        "max_grad_norm": 0.0,
+        "shuffle_dataset": False,
+        "gradient_checkpointing": False,
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "disable_tqdm": True,
+    }
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence warnings and progress bars of the libraries."""
+    logging = importlib.import_module("transformers.utils.logging")
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def _short_collections() -> Iterator[None]:
+    """Keep what exists already out of the garbage collection that starts every run."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _models(directory: Path) -> tuple[Any, Any]:
+    """Return a GPT-2 in float64, and its reference, from which TRL will load it again by its path."""
+    transformers = importlib.import_module("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=len(WORDS),
+        n_positions=8,
+        n_embd=8,
+        n_layer=1,
+        n_head=2,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
+    with torch.random.fork_rng():
+        reference = transformers.GPT2LMHeadModel(config).double()
+    for parameter in reference.parameters():
+        nn.init.constant_(parameter, 1.0 if parameter.ndim == 1 else 0.0)  # in place of what the global stream drew
+    _move(reference, seed=0)
+    reference.save_pretrained(directory)
+    with torch.random.fork_rng():
+        model = transformers.GPT2LMHeadModel.from_pretrained(directory, dtype=torch.float64)
+    _move(model, seed=1)
+    return model, reference.eval()
+
+
+@torch.no_grad()
+def _move(model: nn.Module, *, seed: int) -> None:
+    """Add addressed noise to every weight."""
+    for number, parameter in enumerate(model.parameters()):
+        noise = normals(seed, Stream.INIT, parameter.numel(), problem=number)
+        parameter.add_(0.4 * noise.view(parameter.shape))
+
+
+def _tokenizer() -> Any:
+    """Return a tokenizer of the few words, one token each."""
+    tokenizers = importlib.import_module("tokenizers")
+    made = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token=WORDS[0])
+    )
+    made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    fast = importlib.import_module("transformers").PreTrainedTokenizerFast
+    return fast(tokenizer_object=made, eos_token=WORDS[0], pad_token=WORDS[0], padding_side="left")
+
+
+def _step(trainer: str, config: Any, model: nn.Module, problems: Sequence[Prompted]) -> Step:
+    """Return what runs the trainer from a rollout to the optimizer, once for every call."""
+    script: dict[int, list[list[int]]] = {}
+    rewards = [
+        {tuple(ids): reward for ids, reward in zip(_responses(place), place.problem.reward.tolist(), strict=True)}
+        for place in problems
+    ]
+
+    def reward(prompts: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
+        return [rewards[PROMPTS.index(prompt)][tuple(ids)] for prompt, ids in zip(prompts, completion_ids, strict=True)]
+
+    gradients: list[dict[str, Tensor]] = []
+    made = _build(trainer, config, model, reward, [PROMPTS[number] for number in range(len(problems))], gradients)
+
+    def prescribed(prompt_ids: list[list[int]], *_: Any, **__: Any) -> Any:
+        asked = [PROMPTS.index(WORDS[ids[-1]]) for ids in prompt_ids]
+        left = {number: iter(rows) for number, rows in script.items()}
+        responses = [list(next(left[number])) for number in asked]
+        return (responses, None) if trainer == "GRPO" else responses
+
+    made._generate_single_turn = prescribed
+
+    def step(groups: Sequence[Group]) -> dict[str, Tensor]:
+        script.update({number: [_responses(problems[number])[row] for row in members] for number, members in groups})
+        gradients.clear()
+        with _quiet(), torch.random.fork_rng(), _short_collections():
+            made.train()
+        return {name: torch.stack([each[name] for each in gradients]).mean(0) for name in gradients[0]}
+
+    return step
+
+
+def _build(
+    trainer: str, config: Any, model: nn.Module, reward: Any, prompts: list[str], gradients: list[dict[str, Tensor]]
+) -> Any:
+    """Return TRL's trainer, with a callback that keeps the gradients of each optimizer step."""
+    transformers, datasets = importlib.import_module("transformers"), importlib.import_module("datasets")
+
+    class Keep(transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            gradients.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+
+    with torch.random.fork_rng():
+        made = trl_class(trainer, "Trainer")(
+            model=model,
+            reward_funcs=reward,
+            args=config,
+            train_dataset=datasets.Dataset.from_dict({"prompt": prompts}),
+            processing_class=_tokenizer(),
+            callbacks=[Keep()],
+        )
+    made.remove_callback(transformers.PrinterCallback)
+    return made
+
+
+def _responses(place: Prompted) -> list[list[int]]:
+    tree = place.problem.tree
+    return [row[:length] for row, length in zip(tree.responses.tolist(), tree.lengths.tolist(), strict=True)]

@@ -1,0 +1,133 @@
+"""How long the audit of a loss takes on the seed's problem of 100 trajectories, and what its shortcuts save.
+
+    python benchmarks/audit.py
+
+Prints, in one run on one thread: an audit with groups of 2 (5,050 multisets), one with groups of 8 by classes, one with
+groups of 4 in the default world; the same expectation with one call a group, which is what a loss that couples its
+batch costs; and brute force over all ordered groups, differentiating through the policy, where it is feasible.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from assay import audit
+from assay.audit.slopes import LossSlopes, atoms_of
+from assay.policies.transformer import TinyTransformer
+from assay.tasks.chain import (
+    DIGITS,
+    PROMPT_LENGTH,
+    RESPONSE_LENGTH,
+    VOCABULARY,
+    draw_splits,
+    encode_prompts,
+    tree_rewards,
+)
+from assay.threads import one_thread
+from assay.tree.groups import batch_moments
+from assay.tree.prefix import Grammar, prefix_tree
+from assay.tree.world import TreeProblem, World, default_world
+
+ROUNDS = 3
+
+
+def seed_world() -> World:
+    """Return the first training problem of the seed experiment as a world: the policy's distribution at each prefix."""
+    problem = draw_splits(29, train=1, test=1)["train"][0]
+    tree = prefix_tree(Grammar(DIGITS, RESPONSE_LENGTH))
+    logits = [_next_logits(seed, encode_prompts((problem,))) for seed in (29, 30)]
+    return (TreeProblem(problem.prompt, tree, logits[0], logits[1], logits[0], tree_rewards((problem,))[0].double()),)
+
+
+def _next_logits(seed: int, prompt: torch.Tensor) -> torch.Tensor:
+    policy = TinyTransformer(
+        vocabulary=len(VOCABULARY),
+        responses=DIGITS,
+        context=PROMPT_LENGTH + RESPONSE_LENGTH - 1,
+        width=16,
+        heads=2,
+        feedforward=32,
+        seed=seed,
+        dtype=torch.float64,
+    )
+    first = torch.arange(DIGITS)[:, None]
+    with torch.no_grad():
+        alone = policy(prompt)[:, -1]
+        after = policy(torch.cat([prompt.expand(DIGITS, -1), first], dim=1))[:, -1]
+    return torch.cat([alone, after])
+
+
+def rloo(logp, adv, mask):
+    """Leave-one-out, meaned over responses."""
+    return -(adv * torch.where(mask > 0, logp, 0.0).sum(1)).mean()
+
+
+def token_mean(logp, adv, mask):
+    """Leave-one-out, meaned over the batch's tokens: it couples the groups of a batch."""
+    return -(adv[:, None] * torch.where(mask > 0, logp, 0.0)).sum() / mask.sum()
+
+
+def brute_force(world: World, size: int) -> torch.Tensor:
+    """Return the expected gradient over every ordered group, each differentiated through the policy's logits."""
+    (problem,), total = world, 0.0
+    leaf = problem.logits.clone().requires_grad_()
+    token_logp = problem.tree.token_logp(leaf)
+    chance = token_logp.detach().sum(1).exp()
+    for members in itertools.product(range(len(chance)), repeat=size):
+        group = torch.tensor(members)
+        reward = problem.reward[group]
+        adv = reward - (reward.sum() - reward) / (size - 1)
+        loss = -(adv * token_logp[group].sum(1)).mean()
+        gradient = torch.autograd.grad(loss, leaf, retain_graph=True)[0]
+        total = total + float(chance[group].prod()) * gradient.flatten()
+    return total
+
+
+def timed(work: Callable[[], object]) -> tuple[float, object]:
+    """Return the median seconds of a few rounds, and the result."""
+    seconds, made = [], None
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        made = work()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds), made
+
+
+def main() -> None:
+    world = seed_world()
+    with one_thread():
+        for name, work in {
+            "audit, seed's problem, G = 2": lambda: audit.loss(rloo, group_size=2, world=world),
+            "audit, seed's problem, G = 8": lambda: audit.loss(rloo, group_size=8, world=world),
+            "audit, default world, G = 4": lambda: audit.loss(rloo, group_size=4, world=default_world()),
+            "audit, default world, G = 4, token mean": lambda: audit.loss(token_mean, group_size=4),
+        }.items():
+            seconds, report = timed(work)
+            print(f"{name:45} {seconds:8.2f} s   {report.exactness}")
+        atoms = atoms_of(world, 0, logits=False)
+        joint, made = timed(lambda: batch_moments(LossSlopes(rloo, world, [0], [2]), [atoms], [2]))
+        print(f"{'expectation alone, G = 2, many groups a call':45} {joint:8.3f} s")
+
+        def lone() -> object:
+            slopes = LossSlopes(rloo, world, [0], [2])
+            slopes._together = False
+            return batch_moments(slopes, [atoms], [2])
+
+        single, _ = timed(lone)
+        print(f"{'expectation alone, G = 2, one group a call':45} {single:8.3f} s   {single / joint:.0f} times")
+        start = time.perf_counter()
+        expected = brute_force(world, 2)
+        seconds = time.perf_counter() - start
+        gap = float((made.mean - expected).norm() / expected.norm())
+        print(
+            f"{'brute force, 10,000 ordered groups':45} {seconds:8.3f} s   {seconds / joint:.0f} times, gap {gap:.0e}"
+        )
+
+
+if __name__ == "__main__":
+    main()
