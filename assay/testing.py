@@ -10,7 +10,7 @@ from typing import Any
 
 from assay.audit.call import Loss
 from assay.audit.check import Check
-from assay.audit.invariants import CHECKS
+from assay.audit.invariants import CHECKS, find_check
 from assay.audit.loss_report import LossReport
 from assay.audit.losses import loss as audit_loss
 from assay.audit.subjects import Subject
@@ -42,21 +42,21 @@ def assert_invariant(name: str, subject: Any, /, *arguments: Any, **options: Any
     """Assert that one of the fourteen invariants holds for the narrowest subject it needs.
 
     Args:
-        name: a check of :data:`assay.audit.invariants.CHECKS`, such as ``"group_semantics"``, or the number of an
-            invariant that has one check, such as ``"I4"``.
+        name: a check such as ``"mask_is_truth"``, or the number of an invariant such as ``"I4"``, which stands for
+            the first of its checks in :data:`assay.audit.invariants.CHECKS`.
         subject: an advantage function, a grader, a pair of samplers: what that check takes.
         arguments: handed to the check.
         options: handed to the check.
 
     Raises:
         AssertionError: it disagrees or could not run.
-        InputError: there is no such check, or the number stands for several.
+        InputError: there is no such check.
     """
-    names = [key for key, (number, _) in CHECKS.items() if name in (key, number)]
-    if len(names) != 1:
-        known = ", ".join(names or CHECKS)
+    check = find_check(name)
+    if check is None:
+        known = ", ".join(f"{number} {check.__name__}" for number, checks in CHECKS.items() for check in checks)
         raise InputError(f"invariant {name!r}: expected one of {known}")
-    made: Check = CHECKS[names[0]][1](subject, *arguments, **options)
+    made = check(subject, *arguments, **options)
     if made.verdict is not Verdict.HOLDS:
         findings = "".join(f"\n    {finding}" for finding in made.findings)
         remedy = f"\nto mend it: {made.remedy}" if made.remedy else ""

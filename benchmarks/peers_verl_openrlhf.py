@@ -1,7 +1,8 @@
 """What verl 0.9.1 and OpenRLHF 0.11.2 ascend under given settings, as JSON rows.
 
 Needs an environment that holds the libraries (``make test-peers`` makes it). Every group of two responses is
-enumerated, two problems at once where an estimator couples the groups of a batch.
+enumerated. A batch is one group, or one of each of two problems where the row says two prompts. All rows take a few
+minutes on one core.
 
     python benchmarks/peers_verl_openrlhf.py > peers.json
     python benchmarks/peers_verl_openrlhf.py verl.grpo        # rows of one subject
@@ -23,7 +24,7 @@ from assay.audit.adapters import openrlhf, verl
 from assay.audit.loss_report import describe
 from assay.core.streams import Stream, normals
 from assay.tree.prefix import Grammar, prefix_tree
-from assay.tree.world import World, default_world
+from assay.tree.world import TreeProblem, World, default_world
 
 SUBJECTS = verl.SUBJECTS | openrlhf.SUBJECTS
 SUM = {"loss_agg_mode": "seq-mean-token-sum"}
@@ -38,27 +39,23 @@ class Case:
     subject: str
     settings: Mapping[str, str] = field(default_factory=dict)
     world: str = "on-policy"
-    objective: str | None = None
+    prompts: int = 1
 
 
 def one_length(seed: int = 0) -> World:
-    """Return the default world with all responses of two tokens: no average over tokens can go wrong there."""
-    tree = prefix_tree(Grammar(tokens=3, max_length=2))
-    shape, rows = (len(tree.inner), 3), range(len(default_world(seed=seed)))
+    """Return a world whose responses all have three tokens: no average over tokens can go wrong there."""
+    tree = prefix_tree(Grammar(tokens=2, max_length=3))
+    shape = (len(tree.inner), 2)
     made = []
-    for number, problem in zip(rows, default_world(seed=seed), strict=True):
-        logits, shift = (normals(seed, Stream.INIT, 12, problem=100 + 2 * number + part).view(shape) for part in (0, 1))
+    for number, problem in enumerate(default_world(seed=seed)):
+        logits, shift = (normals(seed, Stream.INIT, 14, problem=100 + 2 * number + part).view(shape) for part in (0, 1))
         reward = problem.reward[: len(tree.path)]
-        made.append(
-            dataclasses.replace(
-                problem, tree=tree, logits=logits, logits_ref=logits + shift, logits_old=logits, reward=reward
-            )
-        )
+        made.append(TreeProblem(problem.name, tree, logits, logits + 0.5 * shift, logits, reward))
     return tuple(made)
 
 
 def other_sampler(seed: int = 0) -> World:
-    """Return the default world with a sampler that differs from the policy, which no update has moved yet."""
+    """Return the default world with a sampler that differs from the policy."""
 
     def moved(number: int, logits: torch.Tensor) -> torch.Tensor:
         return logits + 0.4 * normals(seed, Stream.INIT, logits.numel(), problem=200 + number).view_as(logits)
@@ -90,6 +87,8 @@ def verl_cases() -> Iterator[Case]:
         if name not in ("rloo", "grpo"):
             yield Case(f"verl.{name}", SUM)
     yield Case("verl.grpo_passk", SUM | norm)
+    for name in ("rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"):
+        yield Case(f"verl.{name}", SUM, "one length", prompts=2)
     for kind in ("kl", "k2", "low_var_kl", "k3+", "abs"):
         yield Case("verl.rloo", SUM | {"use_kl_loss": "true", "kl_loss_coef": "0.1", "kl_loss_type": kind})
     for kind in ("kl", "low_var_kl"):
@@ -122,6 +121,8 @@ def openrlhf_cases() -> Iterator[Case]:
         yield Case(f"openrlhf.{name}")
         yield Case(f"openrlhf.{name}", {}, "one length")
         yield Case(f"openrlhf.{name}", NO_KL, "one length")
+    for name in ("rloo", "flash_reinforce", "reinforce"):
+        yield Case(f"openrlhf.{name}", NO_KL, "one length", prompts=2)
     for kind in ("k1", "k2", "k3"):
         yield Case("openrlhf.policy_loss", KL_LOSS | {"algo.kl.estimator": kind}, "one length")
     yield Case("openrlhf.policy_loss", KL_LOSS | {"algo.kl.unbiased_gradient": "true"}, "one length")
@@ -133,7 +134,7 @@ def openrlhf_cases() -> Iterator[Case]:
 def row(case: Case) -> dict[str, Any]:
     """Audit one case and return it as plain values."""
     subject = SUBJECTS[case.subject](case.settings)
-    report = audit.loss(subject, objective=case.objective, group_size=2, world=WORLDS[case.world])
+    report = audit.loss(subject, group_size=2, world=WORLDS[case.world], prompts=case.prompts)
     library = case.subject.partition(".")[0]
     made = report.ascends
     return {
@@ -142,6 +143,7 @@ def row(case: Case) -> dict[str, Any]:
         "subject": case.subject,
         "settings": dict(case.settings),
         "world": case.world,
+        "prompts": case.prompts,
         "objective": report.objective,
         "verdict": str(report.verdict),
         "ascends": "" if made is None else describe(made),

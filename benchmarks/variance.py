@@ -3,11 +3,11 @@
     python benchmarks/variance.py [--json FILE]
 
 Every figure is enumerated, none is sampled: the trace of the covariance of one group's gradient, by the logits of a
-tabular policy, over all multisets of responses. Two tables. The first has the reward alone: ``rloo_distinct`` over
-``rloo``. The second has the objective ``reward - beta KL``: the exact KL of the response in the loss over k1 in the
-reward, with either baseline. Worlds differ in the number of responses, in how sharp the policy is and in the rewards; a
-row is the geometric mean over their seeds, with the smallest and the largest ratio. Each estimator's bias
-is checked on the way.
+tabular policy, over all multisets of responses. The first table has the reward alone: ``rloo_distinct`` over ``rloo``,
+which is never above 1. The second has the objective ``reward - beta KL``: the exact KL of the response in the loss over
+k1 in the reward, with either baseline; the third has the penalty alone. Worlds differ in the number of responses, in
+how sharp the policy is and in the rewards. A row is the geometric mean over all of them, with the smallest and the
+largest ratio and where that is. Each estimator's bias is checked on the way.
 """
 
 from __future__ import annotations
@@ -94,12 +94,14 @@ def chunks(problem: TreeProblem, size: int) -> list[list[tuple[int, ...]]]:
 
 
 def world(responses: int, sharpness: float, kind: str, seed: int) -> TreeProblem:
-    """Return one problem; its rewards are not all equal."""
+    """Return one problem; its rewards are not all equal, except for those of the kind ``"no"``."""
     tree = prefix_tree(GRAMMARS[responses])
     shape = (len(tree.inner), GRAMMARS[responses].tokens)
     logits, shift = (normals(seed, Stream.INIT, math.prod(shape), problem=n).view(shape) for n in (0, 1))
     reward = uniforms(seed, Stream.DATA, responses, problem=[0], sample=[0])[0]
-    if kind != "graded":
+    if kind == "no":
+        reward = torch.zeros(responses, dtype=torch.float64)
+    elif kind != "graded":
         order = reward.argsort()
         reward = torch.zeros(responses, dtype=torch.float64)
         reward[order[: max(1, responses // (2 if kind == "binary" else 7))]] = 1.0
@@ -107,10 +109,12 @@ def world(responses: int, sharpness: float, kind: str, seed: int) -> TreeProblem
     return TreeProblem(f"{responses} {sharpness} {kind} {seed}", tree, logits, logits + 0.8 * shift, logits, reward)
 
 
-def ratios(new: Estimator, old: Estimator, objective: str, responses: int, size: int) -> dict[str, list[float]]:
+def ratios(
+    new: Estimator, old: Estimator, objective: str, responses: int, size: int, kinds: tuple[str, ...] = REWARDS
+) -> dict[str, list[float]]:
     """Return variance ratios by kind of reward and sharpness, one a seed."""
     out: dict[str, list[float]] = {}
-    for kind, sharpness, seed in itertools.product(REWARDS, SHARPNESS, SEEDS):
+    for kind, sharpness, seed in itertools.product(kinds, SHARPNESS, SEEDS):
         problem = world(responses, sharpness, kind, seed)
         made = new.variance(problem, size, objective) / old.variance(problem, size, objective)
         out.setdefault(f"{kind} rewards, logits x {sharpness:g}", []).append(made)
@@ -144,6 +148,10 @@ def main() -> None:
         for name in ("rloo", "rloo_distinct"):
             made = ratios(Estimator(name, exact), Estimator("rloo", settings), objective, 7, size)
             rows.append(summary(f"{name}, 7 responses, beta = {beta}, G = {size}", made))
+    print("\nthe penalty alone, no reward: exact KL in the loss over k1 in the reward")
+    for size in (2, 4):
+        old, new = (Estimator("rloo", {"beta": "1", "kl": kl}) for kl in ("reward", "exact_sequence_loss"))
+        rows.append(summary(f"rloo, 7 responses, G = {size}", ratios(new, old, "-1*kl", 7, size, ("no",))))
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -7,8 +7,10 @@ models, ``cli-help`` runs the command line. Nothing is fetched: no fonts, no mat
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import io
+import json
 import os
 import pkgutil
 import sys
@@ -27,8 +29,12 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import audit_tables
 
 import assay
+from assay.audit.atlas import atlas
 from assay.cli import main as run_command
 from assay.training.config import Recipe, setting_names
 
@@ -158,6 +164,39 @@ class CommandHelp(SphinxDirective):
         return [block]
 
 
+class AuditTable(SphinxDirective):
+    """One of the tables of ``audit_tables``, named by the first argument."""
+
+    required_arguments = 1
+    optional_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        name, *rest = self.arguments
+        arguments = [the_atlas(), *rest] if name in ("identities", "entries") else rest
+        try:
+            lines = getattr(audit_tables, f"{name}_table")(*arguments)
+        except ValueError as error:
+            raise ExtensionError(f"docs/conf.py: {error}") from error
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+@functools.cache
+def the_atlas() -> dict[str, Any]:
+    """Return the atlas, enumerated once a build."""
+    return atlas()
+
+
+def pages_from_code(*arguments: Any) -> list[str]:
+    """Return the pages to build each time: their tables come from code that may have changed."""
+    return ["atlas", "peers", "verdicts", "api"]
+
+
+def write_atlas(app: Sphinx, error: Exception | None) -> None:
+    """Put the atlas as JSON beside its page."""
+    if error is None:
+        (Path(app.outdir) / "atlas.json").write_text(json.dumps(the_atlas(), indent=1))
+
+
 def public_names() -> set[str]:
     """Return every name that must be documented: ``assay.__all__`` and the functions and classes of core and tree."""
     names = {f"assay.{name}" for name in assay.__all__}
@@ -186,9 +225,12 @@ def check_public_names(app: Sphinx, env: BuildEnvironment) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the two directives and the check."""
+    """Register the directives and the check."""
     app.add_directive("settings-table", SettingsTable)
     app.add_directive("cli-help", CommandHelp)
+    app.add_directive("audit-table", AuditTable)
+    app.connect("env-get-outdated", pages_from_code)
+    app.connect("build-finished", write_atlas)
     app.connect("env-check-consistency", check_public_names)
     for field in PyObject.doc_field_types:
         if field.name == "variable":

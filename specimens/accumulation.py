@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.audit.check import Check
-from assay.audit.layouts import MicroBatch, Window, example_rows, layouts
-from assay.audit.partition import Step, Update, accumulated, partition
+from assay.audit.invariants.layouts import MicroBatch, Window, example_rows, layouts
+from assay.audit.invariants.partition import Step, Update, accumulated, partition
 from specimens.aggregation import policy_terms
 from specimens.bench import Specimen
 

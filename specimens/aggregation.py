@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.audit.check import Check
-from assay.audit.layouts import MicroBatch, Window, example_rows
-from assay.audit.partition import Step, accumulated, partition
+from assay.audit.invariants.layouts import MicroBatch, Window, example_rows
+from assay.audit.invariants.partition import Step, accumulated, partition
 from specimens.bench import Specimen
 
 LONGEST = 4

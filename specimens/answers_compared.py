@@ -9,7 +9,7 @@ from collections import Counter
 from fractions import Fraction
 from functools import partial
 
-from assay.audit.verifiers import Case, verifier
+from assay.audit.invariants.verifiers import Case, verifier
 from specimens.bench import Specimen
 
 NUMBER = re.compile(r"[+-]?[0-9]{1,50}(\.[0-9]{1,50})?|[+-]?\.[0-9]{1,50}")

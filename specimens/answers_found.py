@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from assay.audit.verifiers import Case, verifier
+from assay.audit.invariants.verifiers import Case, verifier
 from specimens.bench import Specimen
 
 CASES = [Case("Six times seven?", "42"), Case("Six times eight?", "48")]

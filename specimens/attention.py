@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from assay.audit.independence import rows_are_independent
+from assay.audit.invariants.independence import rows_are_independent
 from assay.core.streams import Stream, normals
 from specimens.bench import Specimen
 

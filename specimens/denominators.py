@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from assay.audit.masked_cases import example_case
-from assay.audit.masking import masked_inert
+from assay.audit.invariants.masked_cases import example_case
+from assay.audit.invariants.masking import masked_inert
 from specimens.bench import Specimen
 
 Tokens = Float[Tensor, "B T"]

@@ -9,7 +9,7 @@ from math import comb
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.audit.metrics import best_checkpoint, evaluation, majority
+from assay.audit.invariants.metrics import best_checkpoint, evaluation, majority
 from specimens.bench import NonBug, Specimen
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from assay.audit.groups import group_semantics
+from assay.audit.invariants.groups import group_semantics
 from specimens.bench import Specimen
 
 Reward = Float[Tensor, " B"]

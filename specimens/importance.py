@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.audit.expected import expected_gradient
+from assay.audit.invariants.expected import expected_gradient
 from assay.tree.world import TreeProblem, World
 from assay.tree.worlds import small_world
 from specimens.bench import Specimen

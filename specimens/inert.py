@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.audit.liveness import liveness
+from assay.audit.invariants.liveness import liveness
 from specimens.bench import Specimen
 from specimens.sums import ratio_reinforce, reinforce, summed
 

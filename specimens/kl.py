@@ -12,7 +12,7 @@ from functools import partial
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.audit.expected import expected_gradient
+from assay.audit.invariants.expected import expected_gradient
 from assay.tree.worlds import drifted_world, small_world
 from specimens.bench import Specimen
 from specimens.sums import ratio_reinforce, reinforce, summed

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from assay.audit.masking import masked_inert
+from assay.audit.invariants.masking import masked_inert
 from specimens.bench import Specimen
 from specimens.sums import summed
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from assay.audit.mask_truth import Record, mask_is_truth
+from assay.audit.invariants.mask_truth import Record, mask_is_truth
 from specimens.bench import Specimen
 
 PAD, STOP, END_OF_TURN = 0, 2, 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from assay.audit.alignment import row_alignment
+from assay.audit.invariants.alignment import row_alignment
 from specimens.bench import Specimen
 
 Row = tuple[str, str]

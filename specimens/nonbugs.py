@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from assay.audit.buffering import buffered
-from assay.audit.freshness import Pair, freshness
-from assay.audit.groups import group_semantics
+from assay.audit.invariants.buffering import buffered
+from assay.audit.invariants.freshness import Pair, freshness
+from assay.audit.invariants.groups import group_semantics
 from specimens.bench import NonBug
 from specimens.stale_buffer import repeat_each_batch, reuse
 from specimens.stale_sampler import Engine, Policy

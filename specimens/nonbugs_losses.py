@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from assay.audit.expected import expected_gradient
-from assay.audit.fixed_points import Weights, fixed_points, reference_after_restart
-from assay.audit.liveness import liveness
+from assay.audit.invariants.expected import expected_gradient
+from assay.audit.invariants.fixed_points import Weights, fixed_points, reference_after_restart
+from assay.audit.invariants.liveness import liveness
 from assay.core.advantages import leave_one_out
 from assay.tree.fields import frozen_reverse_kl, reverse_kl
 from assay.tree.world import TreeProblem

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from assay.audit.resume import Leg, Train, resume
+from assay.audit.invariants.resume import Leg, Train, resume
 from specimens.bench import Specimen
 
 PROMPTS, BATCH, EPOCHS = 6, 2, 2

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from assay.audit.seeds import seeds
+from assay.audit.invariants.seeds import seeds
 from specimens.bench import Specimen
 
 ONCE_FOR_EACH_PROCESS = partial(seeds, ranks=4, problems=1, members=4, steps=1)

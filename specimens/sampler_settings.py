@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from assay.audit.decoding import processed_logp
-from assay.audit.scoring import scorer_agrees, statistic_agrees
+from assay.audit.invariants.decoding import processed_logp
+from assay.audit.invariants.scoring import scorer_agrees, statistic_agrees
 from specimens.bench import Specimen
 
 Logits = Float[Tensor, "*rows V"]

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from assay.audit.buffering import Signed, Trained, buffered
+from assay.audit.invariants.buffering import Signed, Trained, buffered
 from specimens.bench import Specimen
 
 PROMPTS, BATCH = 6, 2

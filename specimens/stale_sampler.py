@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.audit.check import Check
-from assay.audit.freshness import Pair, freshness
+from assay.audit.invariants.freshness import Pair, freshness
 from assay.core.streams import Stream, normals
 from specimens.bench import Specimen
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from assay.audit.fixed_points import Weights, fixed_points, reference_after_restart
+from assay.audit.invariants.fixed_points import Weights, fixed_points, reference_after_restart
 from specimens.bench import Specimen
 from specimens.sums import summed
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from assay.audit.expected import expected_gradient
+from assay.audit.invariants.expected import expected_gradient
 from assay.tree.worlds import small_world, tool_world
 from specimens.bench import Specimen
 from specimens.sums import summed

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.audit.parity import parity
+from assay.audit.invariants.parity import parity
 from assay.core.streams import Stream, normals
 from specimens.bench import Specimen
 

@@ -41,6 +41,25 @@ INVARIANTS = {
 """The invariants by number, each in a word or two."""
 
 
+MEANINGS = {
+    "I1": "the expected update is the gradient of the declared objective",
+    "I2": "micro-batches, ranks, accumulation and packing do not change the update",
+    "I3": "masked positions are inert, NaN included; one mask in numerator and denominator",
+    "I4": "permuted, uneven, single, constant and dropped rows of a group behave as its definition says",
+    "I5": "every option changes the update where it can act, or is refused",
+    "I6": "ratio 1 and KL 0 at step 0 and across a restart; on-policy metrics read their exact value",
+    "I7": "what is sampled from is what was trained",
+    "I8": "sampler and scorer give the same tokens the same probability, support included",
+    "I9": "gold scores 1, corrupted and misplaced answers 0, equivalents 1; no crash, no hang",
+    "I10": "an evaluation estimator equals its closed form over all outcomes",
+    "I11": "interrupted and resumed equals uninterrupted",
+    "I12": "seeds are distinct within a group and across ranks, and reproducible across runs",
+    "I13": "two paths that claim one formula agree in value and gradient",
+    "I14": "rows stay aligned at every hand-over",
+}
+"""What each says."""
+
+
 class SubjectError(AssayError, ValueError):
     """A subject cannot be audited: it asks for what there is not, raises, or returns something unusable."""
 

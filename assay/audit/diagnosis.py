@@ -61,7 +61,7 @@ def _scaled(ratio: float, sizes: tuple[int, ...]) -> Diagnosis:
     size = sizes[0] if len(set(sizes)) == 1 else None
     if size and math.isclose(ratio, (size - 1) / size, rel_tol=CLOSE):
         return Diagnosis(
-            "the baseline contains its own sample, (G - 1)/G",
+            "(G - 1)/G of it, as when the baseline contains its own sample",
             "subtract the mean of the other responses, or multiply by G/(G - 1)",
         )
     if math.isclose(ratio, -1, rel_tol=CLOSE):
@@ -75,13 +75,26 @@ def _scaled(ratio: float, sizes: tuple[int, ...]) -> Diagnosis:
     return Diagnosis(f"the direction is right and the size is {ratio:.6g} of it", f"divide by {ratio:.6g}")
 
 
+_FORCES_OF_KL = {"kl", "frozen_kl", "forward_kl", "frozen_forward_kl", "sampler_kl"}
+
+
 def _other_terms(made: Mapping[str, float], stated: Mapping[str, float]) -> Diagnosis:
-    if "kl" in stated and not set(made) & {"kl", "frozen_kl", "forward_kl", "frozen_forward_kl"}:
+    other_way = set(made) & {"forward_kl", "frozen_forward_kl"} - set(stated)
+    if "surrogate" in made and "reward" in stated:
+        return Diagnosis(
+            "the ratio of each token ascends the surrogate at the sampler's visits",
+            "weigh each response by its whole ratio, or declare surrogate",
+        )
+    if "kl" in stated and not set(made) & _FORCES_OF_KL:
         return Diagnosis(
             "the KL term pushes nothing on average: k1 in the loss, or a detached one",
             "put the penalty into the reward: reward - beta * (logp - logp_ref).sum(), detached",
         )
-    if set(made) & {"forward_kl", "frozen_forward_kl"} - set(stated):
+    if other_way and "kl" in made:
+        return Diagnosis(
+            "k3 in the reward: the KL's gradient, less that of the other direction", "put k1 into the reward"
+        )
+    if other_way:
         return Diagnosis(
             "k3 in the loss ascends the other direction, KL(reference to policy)",
             "multiply k3 by exp(logp - logp_old), or put k1 into the reward",
@@ -95,11 +108,13 @@ def _other_terms(made: Mapping[str, float], stated: Mapping[str, float]) -> Diag
     if flipped:
         return Diagnosis(f"the sign of {flipped[0]} is turned round", f"turn the sign of the {flipped[0]} term")
     missing = [name for name in stated if name not in made]
-    if missing:
-        return Diagnosis(f"{missing[0]} pushes nothing on average", "")
     extra = [name for name in made if name not in stated]
-    if extra:
+    if missing and not extra:
+        return Diagnosis(f"{missing[0]} pushes nothing on average", "")
+    if extra and not missing:
         return Diagnosis(f"it also ascends {extra[0]}", f"declare {extra[0]}, or remove it")
+    if extra:
+        return Diagnosis(f"it ascends {extra[0]} in place of {missing[0]}", f"declare {extra[0]}")
     name = next(name for name in stated if not math.isclose(made[name], stated[name], rel_tol=CLOSE))
     return Diagnosis(f"{name} counts {made[name] / stated[name]:.6g} times what is stated", "")
 
@@ -109,8 +124,9 @@ def _inexact(stated: Mapping[str, float], by_problem: Mapping[str, Attribution],
     if len(each) == len(by_problem) and all(ratio is not None for ratio in each):
         weights = ", ".join(f"{ratio:.4g}" for ratio in each)
         return Diagnosis(
-            f"each problem's gradient is right but weighed by its own factor ({weights}): a group's own spread divides",
-            "do not divide by the group's standard deviation",
+            f"each problem's gradient is right but weighed by its own factor ({weights}), as when a statistic of the "
+            "group's rewards divides",
+            "do not divide by the group's standard deviation or success rate",
         )
     per_length = any(
         "reward_per_token" in made.coefficients or "inverse_length" in made.coefficients

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from assay.errors import InputError
 from assay.tree.fields import FIELDS
 from assay.tree.prefix import PrefixTree
 from assay.tree.world import TreeProblem
@@ -21,8 +22,7 @@ class Prompted:
 
     Attributes:
         prompt: tokens that come before the response.
-        problem: responses, rewards, and what policy and reference say after each prefix; its tokens are the first
-            ids of the policy's vocabulary.
+        problem: responses, rewards, and what policy and reference say after each prefix.
     """
 
     prompt: Int[Tensor, " S"]
@@ -35,14 +35,22 @@ def next_logits(policy: Policy, prompt: Int[Tensor, " S"], tree: PrefixTree) -> 
     Args:
         policy: causal, so that what stands behind a position does not matter there.
         prompt: at least one token.
-        tree: its V tokens are the first ids of the policy's vocabulary.
+        tree: its V tokens are all that the policy can answer.
+
+    Raises:
+        InputError: the policy's vocabulary is another one.
     """
     prefixes = [_prefix(tree, int(node)) for node in tree.inner]
     depth = max(len(prefix) for prefix in prefixes)
     rows = torch.tensor([prefix + [0] * (depth - len(prefix)) for prefix in prefixes], dtype=torch.long)
     logits = policy(torch.cat([prompt.expand(len(rows), -1), rows.view(len(prefixes), depth)], dim=1))
+    if logits.shape[-1] != tree.tokens_in_vocabulary:
+        raise InputError(
+            f"the policy answers {logits.shape[-1]} tokens and the tree has {tree.tokens_in_vocabulary}: the tree's "
+            "probabilities are the policy's only if both have one vocabulary"
+        )
     last = torch.tensor([len(prompt) - 1 + len(prefix) for prefix in prefixes])
-    return logits[torch.arange(len(rows)), last, : tree.tokens_in_vocabulary]
+    return logits[torch.arange(len(rows)), last]
 
 
 def prompted(
@@ -89,7 +97,7 @@ def weight_name(policy: Policy, number: int) -> str:
 def by_name(policy: Policy, flat: Float[Tensor, " D"]) -> dict[str, Tensor]:
     """Return a flattened gradient by the name of its parameter."""
     named = trained(policy)
-    parts = flat.split([parameter.numel() for parameter in named.values()])
+    parts = torch.split(flat, [parameter.numel() for parameter in named.values()])
     return {name: part.view(named[name].shape) for name, part in zip(named, parts, strict=True)}
 
 

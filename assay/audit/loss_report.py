@@ -73,7 +73,7 @@ class LossReport:
         made["claims"] = [dataclasses.asdict(claim) for claim in self.claims]
         made["ascends"] = None if self.ascends is None else dataclasses.asdict(self.ascends)
         made["by_problem"] = {name: dataclasses.asdict(part) for name, part in self.by_problem.items()}
-        about = {name: getattr(self.subject, name) for name in ("settings", "reaches", "misses")}
+        about = {name: getattr(self.subject, name) for name in ("settings", "estimand", "reaches", "misses")}
         return {"verdict": self.verdict, **made, **about, "in_words": self.in_words()}
 
     def in_words(self) -> list[str]:
@@ -93,7 +93,11 @@ class LossReport:
         lines += [
             f"to mend it: {made}" for made in dict.fromkeys(getattr(c, "remedy", "") for c in self.claims) if made
         ]
-        for title, text in (("reaches", self.subject.reaches), ("not reached", self.subject.misses)):
+        for title, text in (
+            ("stated", self.subject.estimand),
+            ("reaches", self.subject.reaches),
+            ("not reached", self.subject.misses),
+        ):
             lines += [f"{title}: {text}"] if text else []
         lines.append("versions: " + ", ".join(f"{name} {version}" for name, version in self.versions.items()))
         return lines

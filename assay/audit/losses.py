@@ -33,6 +33,8 @@ _OFF_POLICY = ("surrogate", "sampler_kl")
 """Fields that differ from others off-policy alone; on-policy the others are named first."""
 COARSE = 1e-5
 """Relative tolerance of a loss that computes in float32 somewhere: a few hundred roundings."""
+COARSEST = 0.05
+"""The same for half precision."""
 
 
 def loss(
@@ -69,7 +71,6 @@ def loss(
         InputError: the objective is no sum of known ones, or the groups do not fit the world.
     """
     subject = function if isinstance(function, Subject) else Subject(_name(function), function)
-    stated = objective or subject.objective
     place = world or default_world()
     sizes = (group_size,) * len(place) if isinstance(group_size, int) else group_size
     if len(sizes) != len(place) or min(sizes) < 1 or max(sizes) < 2:
@@ -78,6 +79,7 @@ def loss(
         )
     if prompts not in (1, len(place)):
         raise InputError(f"prompts = {prompts}: a batch holds 1 group, or one of each of the {len(place)} problems")
+    stated = objective or subject.declared(max(sizes))
     terms = parse_objective(stated)
     if advantage is not None:
         subject = dataclasses.replace(subject, loss=with_advantage(subject.loss, advantage))
@@ -99,10 +101,10 @@ def _audit(blank: LossReport, terms: dict[str, float], world: World, design: Des
     except SubjectError as error:
         return dataclasses.replace(blank, claims=(Claim("runs", Verdict.COULD_NOT_RUN, str(error)),))
     if not manner.repeats:
-        return dataclasses.replace(blank, claims=tuple(_manners(manner)))
+        return dataclasses.replace(blank, claims=tuple(_manners(manner, blank.subject)))
     tolerance, why = _tolerance(blank.subject, manner)
     design = dataclasses.replace(design, tolerance=tolerance)
-    claims = [*_manners(manner), *_structure(function, world, batch, design)]
+    claims = [*_manners(manner, blank.subject), *_structure(function, world, batch, design)]
     stated = objective_gradient(terms, world)
     try:
         made = expected_ascent(function, world, design, stated)
@@ -148,17 +150,16 @@ def _with_ascent(
 
 
 def _tolerance(subject: Subject, manner: Conduct) -> tuple[float, str]:
-    """Return the relative tolerance, and why it is that."""
+    """Return the relative tolerance, and why it is that: a subject's own, or what the loss was seen to compute in."""
+    if subject.tolerance is not None:
+        return subject.tolerance, subject.why
     if manner.coarsest is torch.float64:
-        return subject.tolerance, subject.why
+        return TOLERANCE, subject.why
     name = str(manner.coarsest).removeprefix("torch.")
-    coarse = COARSE if manner.coarsest is torch.float32 else 0.05
-    if subject.tolerance > TOLERANCE:
-        return subject.tolerance, subject.why
-    return coarse, f"the loss computes in {name}"
+    return (COARSE if manner.coarsest is torch.float32 else COARSEST), f"the loss computes in {name}"
 
 
-def _manners(manner: Conduct) -> list[Claim]:
+def _manners(manner: Conduct, subject: Subject) -> list[Claim]:
     """Return the claims about a loss's conduct: it repeats itself, it keeps its hands off, and its precision."""
     repeated = "the same value twice from the same inputs"
     claims = [
@@ -172,7 +173,7 @@ def _manners(manner: Conduct) -> list[Claim]:
             manner.faults,
         ),
     ]
-    if manner.coarsest is not torch.float64:
+    if subject.tolerance is None and manner.coarsest is not torch.float64:
         name = str(manner.coarsest).removeprefix("torch.")
         claims.append(
             Claim("precision", Verdict.HOLDS, f"warning: it computes in {name}, so agreement is only to its rounding")

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from assay.audit.call import Loss
-from assay.audit.check import TOLERANCE
 from assay.errors import ConfigError, InputError
 
 
@@ -22,24 +21,32 @@ class Subject:
     Attributes:
         name: what the user typed, such as ``"trl.grpo"``.
         loss: called by parameter name; see :data:`assay.audit.call.NAMES`.
-        objective: what it is said to ascend, where the user says nothing else.
+        objective: what it is said to ascend, where the user says nothing else; a function where that depends on
+            the group size.
+        estimand: the same in words, with its source.
         settings: every setting that was in force, defaults included.
         versions: of the packages whose code runs.
         reaches: which of the library's own code is executed.
         misses: what of its path is not.
-        tolerance: relative; larger than ours where the library itself computes in float32.
+        tolerance: relative; larger than ours where the library itself computes in float32. None leaves it to what
+            the loss is seen to compute in.
         why: why the tolerance is that.
     """
 
     name: str
     loss: Loss
-    objective: str = "reward"
+    objective: str | Callable[[int], str] = "reward"
+    estimand: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     reaches: str = ""
     misses: str = ""
-    tolerance: float = TOLERANCE
+    tolerance: float | None = None
     why: str = "everything is float64"
+
+    def declared(self, group_size: int) -> str:
+        """Return the objective for groups of one size."""
+        return self.objective if isinstance(self.objective, str) else self.objective(group_size)
 
 
 Maker = Callable[[Mapping[str, str]], Subject]
@@ -75,16 +82,15 @@ def load(subject: str) -> Loss:
     return loss
 
 
-ADAPTERS = {"assay": "own", "trl": "trl", "verl": "verl", "openrlhf": "openrlhf"}
-"""The module of :mod:`assay.audit.adapters` for each library."""
+ADAPTERS = ("own", "trl", "verl", "openrlhf")
+"""The modules of :mod:`assay.audit.adapters`."""
 
 
 def named_subjects() -> dict[str, Maker]:
     """Return the maker of every subject that has a name; no library is imported."""
     makers: dict[str, Maker] = {}
-    for library, module in ADAPTERS.items():
-        adapter = importlib.import_module(f"assay.audit.adapters.{module}")
-        makers |= {f"{library}.{name}": maker for name, maker in adapter.SUBJECTS.items()}
+    for module in ADAPTERS:
+        makers |= importlib.import_module(f"assay.audit.adapters.{module}").SUBJECTS
     return makers
 
 

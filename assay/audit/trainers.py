@@ -133,7 +133,9 @@ def trainer(
         known = {name: objective_field(name, policy, problems) for name in FIELDS}
         stated = torch.stack([value * known[name] for name, value in terms.items()]).sum(0)
         scale = max(float(row.norm()) for row in known.values())
-        found.append((by_name(policy, made), attribute(made, known, scale=scale, exact=tolerance)))
+        found.append(
+            (by_name(policy, made), attribute(made, known, scale=scale, nearest=tuple(terms), exact=tolerance))
+        )
         error = float((made - stated).norm() / (stated.norm() or 1.0))
         detail = f"expected update of {len(made):,} weights against the gradient of {objective}"
         wrong = not error <= tolerance
@@ -144,8 +146,7 @@ def trainer(
 
     with one_thread():
         verdict = check()
-    ascent, ascends = found[0] if found else ({}, None)
-    return TrainerReport(verdict, ascent, ascends)
+    return TrainerReport(verdict, *(found[0] if found else ({}, None)))
 
 
 def _expectation(

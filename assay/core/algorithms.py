@@ -167,7 +167,7 @@ _TABLE = (
         parts.score,
         parts.TOKEN_SUM,
         on_policy="for a reward of 0 or 1, Σ_{{k=0}}^{{G-2}} (1-p)^k times the gradient of the success probability p: "
-        "log p, expanded to order G-1",
+        "log p, expanded to order G-1; for graded rewards there is no closed form",
         off_policy=_LIKELIHOOD,
         source="Tajwar et al., 'Maximum likelihood reinforcement learning', 2026",
         live=("dynamic_sampling",),
@@ -219,18 +219,19 @@ _TABLE = (
         source="Precup, Sutton, Singh, 2000",
         live=("dynamic_sampling",),
         factor=_one,
+        any_sampler=True,
     ),
     Algorithm(
         "rloo_distinct",
         parts.distinct,
         parts.weighted_score,
         parts.TOKEN_SUM,
-        on_policy=f"{_GRADIENT}, from the distinct responses of each group, weighted by their probability",
+        on_policy=f"{_GRADIENT}, with the repeats of a response in its group averaged out",
         off_policy=_GRADIENT,
-        source="Liang et al., 2018; Liu et al., 2019; Kool et al., 2020; assay.core.duplicates",
+        source="Rao, 1945; Blackwell, 1947; Kool et al., 2020; closed form in assay.core.duplicates",
         live=("dynamic_sampling",),
         factor=_one,
-        needs_tokens=True,
+        any_sampler=True,
     ),
 )
 

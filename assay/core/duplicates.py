@@ -1,27 +1,22 @@
-"""Fewer surprises from the same samples: leave-one-out in which equal responses are counted by their probability.
+"""Leave-one-out with less variance from the same samples: how often a response repeats is averaged out.
 
-A group of G samples is known by the set D of its distinct responses: how often each was drawn says nothing about
-rewards, and the policy knows each probability. Two steps use that.
+Given the set D of the distinct responses of a group, how often each was drawn says nothing more about the rewards, and
+the policy knows every response's probability. So the leave-one-out estimate, a sum over pairs of draws::
 
-*Sum and sample.* For each sample i, what the others have already shown, the set D' of their distinct responses, is
-summed exactly, and i itself counts only if it is new::
+    g = 1/(G(G-1)) Σ_{a<b ∈ D} c_a c_b (R_a - R_b) (s_a - s_b),      c = counts,  s = ∇logp,
 
-    g_i = [y_i ∉ D'] (R_i - b') s_i + Σ_{y ∈ D'} p(y) (R(y) - b') s(y),      b' = mean of R over D',
+is replaced by its average over all counts that give D (Rao and Blackwell). It keeps its expectation, and its variance
+is never larger, whatever the rewards, the policy and G. With e = G - |D| duplicates and ``φ(u) = (exp(u) - 1) / u`` the
+average that is needed is a ratio of two coefficients of ``x^e``, all of whose parts are positive::
 
-with ``s = ∇logp``. Given the others, ``E[g_i] = Σ_y p(y) (R(y) - b') s(y) = ∇E[R]``, for any b' made of the others.
+    E[c_a c_b | D] = [x^e] exp((p_a + p_b) x) Π_{z ∈ D∖ab} φ(p_z x)  /  [x^e] Π_{z ∈ D} φ(p_z x) .
 
-*Rao-Blackwell.* ``(1/G) Σ_i g_i`` is then averaged over all the counts that give D. ``g_i`` depends on the counts
-only by whether y_i was drawn once, so that the average needs ``P(y drawn once | D)`` alone. With e = G - |D| duplicates
-and ``φ(u) = (exp(u) - 1) / u`` that is a ratio of two coefficients of ``x^e``, all of whose parts are positive::
+It is leave-one-out where nothing repeats, and always at G = 2 and 3, where D leaves no choice of c_a c_b. The figures
+are those of ``benchmarks/variance.py``.
 
-    P(y drawn once | D) = [x^e] Π_{z ∈ D∖y} φ(p(z) x)  /  [x^e] Π_{z ∈ D} φ(p(z) x) .
-
-Without duplicates and with small probabilities this *is* leave-one-out; at G = 2 it is leave-one-out always. Where
-responses are short and repeat, ``benchmarks/variance.py`` has the figures, and where it is worse.
-
-Sources: Liang et al., "Memory augmented policy optimization", 2018; Liu et al., "Rao-Blackwellized stochastic gradients
-for discrete distributions", 2019; Kool, van Hoof, Welling, "Estimating gradients for discrete random variables by
-sampling without replacement", 2020. The closed form for samples with replacement is derived here.
+Sources: Rao, 1945, and Blackwell, 1947; the idea for policies that repeat themselves: Liu et al., "Rao-Blackwellized
+stochastic gradients for discrete distributions", 2019, and Kool, van Hoof, Welling, "Estimating gradients for discrete
+random variables by sampling without replacement", 2020. The closed form for draws with replacement is derived here.
 """
 
 from __future__ import annotations
@@ -53,10 +48,12 @@ def distinct_leave_one_out(
     response: Int[Tensor, " B"],
     group: Int[Tensor, " B"],
 ) -> Float[Tensor, " B"]:
-    """Return advantages for which ``(1/G) Σ_i A_i ∇logp_i`` is the estimate above; equal responses share theirs.
+    """Return the advantages of leave-one-out, averaged over the counts of equal responses, which share theirs.
 
-    Estimand: ``∇E[R]`` without bias for every G ≥ 2, provided that the return depends on the response alone and that
-    ``logp`` is of the policy that drew it. A constant group gives exactly zero.
+    ``A_i = Σ_b E[c_a c_b | D] (R_a - R_b) / ((G - 1) c_a)`` for a row i whose response a was drawn c_a times.
+
+    Estimand: that of leave-one-out, ``∇E[R]`` without bias for every G ≥ 2, provided that the return depends on the
+    response alone and that ``logp`` is of the policy that drew it. A constant group gives exactly zero.
 
     Args:
         returns: one a response, the same for equal responses.
@@ -69,49 +66,49 @@ def distinct_leave_one_out(
     """
     require_pairs(group, "leave-one-out")
     shifted, chance = above_smallest(returns, group).detach(), logp.detach()
-    out = torch.empty_like(shifted)
-    sizes = torch.bincount(group)
+    out, sizes = torch.empty_like(shifted), torch.bincount(group)
     for rows in torch.split(torch.argsort(group, stable=True), sizes[sizes > 0].tolist()):
         _, member, count = torch.unique(response[rows], return_inverse=True, return_counts=True)
         first = torch.empty_like(count).scatter_(0, member.flip(0), rows.flip(0))
-        if not torch.allclose(shifted[rows], shifted[first][member], equal_nan=True):
+        reward = shifted[first]
+        if not torch.allclose(shifted[rows], reward[member], equal_nan=True):
             raise InputError(
                 f"group {int(group[rows[0]])} has equal responses with different returns: duplicates can be averaged "
                 "only where the return depends on the response alone"
             )
-        out[rows] = (len(rows) * _coefficients(shifted[first], chance[first], len(rows)) / count)[member]
+        lead = (expected_pairs(chance[first], len(rows)) * (reward[:, None] - reward[None, :])).sum(1)
+        out[rows] = (lead / (len(rows) - 1) / count)[member]
     return out
 
 
-def drawn_once(logp: Float[Tensor, " D"], size: int) -> Float[Tensor, " D"]:
-    """Return the probability that each of D responses was drawn once, given that ``size`` draws gave just these D.
+def expected_pairs(logp: Float[Tensor, " D"], size: int) -> Float[Tensor, "D D"]:
+    """Return ``E[c_a c_b | D]`` for a ≠ b, the expected product of two counts when ``size`` draws gave just these D.
 
     Args:
         logp: log-probability of each distinct response; a common shift changes nothing.
         size: draws, at least D.
+
+    Returns:
+        Symmetric, with a diagonal of zeros.
     """
-    spare = size - len(logp)
+    distinct, spare = len(logp), size - len(logp)
     if spare == 0:
-        return torch.ones_like(logp)
+        return 1 - torch.eye(distinct, dtype=logp.dtype, device=logp.device)
     power = torch.arange(spare + 1, dtype=logp.dtype, device=logp.device)
-    series = ((logp - logp.max()).exp()[:, None] ** power) / torch.lgamma(power + 2).exp()
-    one = torch.zeros_like(power)
-    one[0] = 1.0
-    left, right = [one], [one]
-    for row in series:
-        left.append(_product(left[-1], row))
-    for row in series.flip(0):
-        right.append(_product(right[-1], row))
-    without = torch.stack([_product(left[y], right[len(logp) - 1 - y])[spare] for y in range(len(logp))])
-    return without / left[-1][spare]
-
-
-def _coefficients(reward: Float[Tensor, " D"], logp: Float[Tensor, " D"], size: int) -> Float[Tensor, " D"]:
-    """Return what multiplies the score of each distinct response."""
-    once, p, count = drawn_once(logp, size) / size, logp.exp(), len(reward)
-    others = (reward.sum() - reward) / max(count - 1, 1)
-    summed = p * (reward * once.sum() - (once * others).sum() - once * (reward - others))
-    return once * (reward - others) + summed + (1 - once.sum()) * p * (reward - reward.mean())
+    raised = (logp - logp.max()).exp()[:, None] ** power
+    each, both = raised / torch.lgamma(power + 2).exp(), raised / torch.lgamma(power + 1).exp()
+    after = [(power == 0).to(logp.dtype)]  # products of φ over the last 0, 1, ... responses
+    for row in each.flip(0):
+        after.append(_product(after[-1], row))
+    out, so_far = torch.zeros(distinct, distinct, dtype=logp.dtype, device=logp.device), after[0]
+    for a in range(distinct):
+        running = _product(so_far, both[a])
+        for b in range(a + 1, distinct):
+            rest = _product(both[b], after[distinct - 1 - b])
+            out[a, b] = out[b, a] = (running * rest.flip(0)).sum()
+            running = _product(running, each[b])
+        so_far = _product(so_far, each[a])
+    return out / after[-1][spare]
 
 
 def _product(a: Float[Tensor, " E"], b: Float[Tensor, " E"]) -> Float[Tensor, " E"]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from assay.core.estimator import Algorithm
+from assay.core.parts import STD_SCALED
 from assay.core.settings import PLACEMENTS, Settings
 
 
 def estimand(algorithm: Algorithm, settings: Settings) -> str:
     """Return what the expected update is, on and off policy, in sentences for a plan."""
     kl_inside = settings.kl == "reward"
-    goal = "the expected reward"
-    if settings.overlong_length:
-        goal += " plus overlong penalty"
+    reward = "reward plus overlong penalty" if settings.overlong_length else "reward"
+    goal = f"the expected {reward}"
     if kl_inside:
         goal += f" - {settings.beta:g} KL(policy ‖ reference)"
-    names = {"J": goal, "R": "return" if kl_inside else "reward"}
+    names = {"J": goal, "R": "return" if kl_inside else reward}
     parts = [
         f"The expected update, on-policy, is {algorithm.on_policy.format(**names)}.",
         f"When another policy drew the responses it is {algorithm.off_policy.format(**names)}.",
@@ -25,7 +25,7 @@ def estimand(algorithm: Algorithm, settings: Settings) -> str:
             "Groups whose rewards are all equal are dropped from every count, which scales the update by one over the "
             "share of groups that stay."
         )
-    if kl_inside and algorithm.factor is None:
+    if kl_inside and algorithm.advantage is STD_SCALED:
         parts.append("The KL is scaled as the rewards are, so its weight differs from problem to problem.")
     return " ".join([*parts, *_penalty(algorithm, settings), *_bonus(algorithm, settings)])
 
@@ -52,8 +52,12 @@ def objective(algorithm: Algorithm, settings: Settings, *, group_size: int) -> s
             terms[placement.field] = -settings.beta * weight
     if settings.entropy:
         terms["frozen_entropy"] = settings.entropy * scale
-    written = [f"{'-' if value < 0 else '+'} {abs(value)!r}*{name}" for name, value in terms.items()]
-    return " ".join(written).removeprefix("+ ").replace("1.0*", "")
+    written = [f"{'-' if value < 0 else '+'} {_times(abs(value))}{name}" for name, value in terms.items()]
+    return " ".join(written).removeprefix("+ ")
+
+
+def _times(value: float) -> str:
+    return "" if value == 1 else f"{value!r}*"
 
 
 def _scale(algorithm: Algorithm, settings: Settings) -> float:
@@ -66,27 +70,24 @@ def _penalty(algorithm: Algorithm, settings: Settings) -> list[str]:
     if settings.kl in ("none", "reward"):
         return []
     placement = PLACEMENTS[settings.kl]
-    moved = f"The penalty, {settings.beta:g} times {settings.kl}, {placement.on_policy}{_averaged(algorithm, settings)}"
-    return [f"{moved}; off-policy, {placement.off_policy}."]
+    what = f"The penalty, {settings.beta:g} times {settings.kl}, {placement.on_policy}"
+    averaged = _averaged(algorithm) if placement.own_weights else ", by sums over tokens"
+    same = settings.kl == "reward_to_go" and algorithm.any_sampler
+    return [f"{what}{averaged}; off-policy, {'the same' if same else placement.off_policy}."]
 
 
 def _bonus(algorithm: Algorithm, settings: Settings) -> list[str]:
     if not settings.entropy:
         return []
-    ascends = (
+    what = (
         f"The bonus ascends {settings.entropy:g} times the entropy at each state, with the visits to states held fixed"
     )
-    return [f"{ascends}{_own(algorithm)}; off-policy, the same, at the states that the sampler visits."]
+    return [f"{what}{_averaged(algorithm)}; off-policy, the same, at the states that the sampler visits."]
 
 
-def _averaged(algorithm: Algorithm, settings: Settings) -> str:
-    placement = PLACEMENTS[settings.kl]
-    if placement.field is None:
-        return _own(algorithm) if placement.own_weights and algorithm.weights.over_token_sum is None else ""
-    return _own(algorithm) if placement.own_weights else ", averaged by sums over tokens"
-
-
-def _own(algorithm: Algorithm) -> str:
+def _averaged(algorithm: Algorithm) -> str:
+    """Return what the algorithm's own weights make of a statement about sums over tokens."""
     if algorithm.weights.over_token_sum is None:
-        return f", but averaged by {algorithm.weights.words}, which is the gradient of no such sum where lengths differ"
-    return "" if algorithm.weights.words.endswith("their tokens") else f", averaged by {algorithm.weights.words}"
+        where = f"by {algorithm.weights.words}, as here, it is the gradient of no such sum where lengths differ"
+        return f" when summed over tokens; averaged {where}"
+    return f", averaged by {algorithm.weights.words}"

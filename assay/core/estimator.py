@@ -113,7 +113,7 @@ class Algorithm:
             None where the expected ascent is not a multiple of it.
         refuses: KL placements and settings that make no sense here, with the reason.
         least: scorable responses that a group needs.
-        needs_tokens: whether equal responses must be recognised.
+        any_sampler: whether whole-response ratios make the on-policy ascent hold whatever drew the responses.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Algorithm:
     factor: Callable[[int, Settings], float] | None = None
     refuses: Mapping[str, str] = dataclasses.field(default_factory=dict)
     least: int = 2
-    needs_tokens: bool = False
+    any_sampler: bool = False
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ _OTHER_WAY = "descends the KL the other way round, KL(reference ‖ policy)"
 
 PLACEMENTS: dict[str, Placement] = {
     "reward": Placement("kl", True, "", ""),
-    "reward_to_go": Placement("kl", True, f"descends {_SEQUENCE}", _WEIGHED),
+    "reward_to_go": Placement("kl", True, f"descends {_SEQUENCE}", "it is a part of the advantage"),
     "k1_loss": Placement(None, True, _NOTHING, _STRAYS),
     "k2_loss": Placement("frozen_kl", True, f"descends {_FROZEN}", _WEIGHED),
     "k3_loss": Placement(

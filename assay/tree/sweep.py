@@ -23,8 +23,6 @@ from assay.tree.levels import Levels
 from assay.tree.prefix import Grammar, PrefixTree
 from assay.types import IncrementalPolicy
 
-_HEAP = 31 * 2**20
-
 Made = TypeVar("Made")
 
 
@@ -49,7 +47,6 @@ class Sweep:
 
     def run(self, prompt: Int[Tensor, " S"], tree: Grammar | PrefixTree) -> list[Tensor]:
         """Sweep the whole tree and return the gradient in the weights."""
-        _keep_heap()
         fronts = _each(lambda policy: opened(policy, prompt, tree), self.policies)
         return self._carried(fronts[0].tensors, self._below(fronts, 0, 0, 1), self.weights)
 
@@ -140,11 +137,3 @@ def _each(function: Callable[..., Made], *arguments: Iterable[Any]) -> list[Made
     made = [function(*trained)]
     with torch.no_grad():
         return made + [function(*other) for other in others]
-
-
-def _keep_heap() -> None:
-    """Make glibc keep the memory that a pass frees for the next one, which saves a fifth of the time.
-
-    Its thresholds rise to the largest mapped block that was freed, up to 32 MiB. The block is never touched.
-    """
-    torch.empty(_HEAP, dtype=torch.uint8)

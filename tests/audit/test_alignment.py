@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from assay.audit.alignment import row_alignment
+from assay.audit.invariants.alignment import row_alignment
 from assay.types import Outcome
 from assay.verdicts import Verdict
 

@@ -140,7 +140,7 @@ def test_a_mean_over_the_batchs_tokens_depends_on_the_partition():
     def token_mean(logp, adv, mask):
         return -(adv * total(logp, mask)).sum() / mask.sum()
 
-    verdicts = {claim.name: claim.verdict for claim in audit.loss(token_mean, group_size=2).claims}
+    verdicts = {claim.name: claim.verdict for claim in audit.loss(token_mean, group_size=2, measure_curl=False).claims}
     assert verdicts["I2 partition"] is Verdict.DISAGREES
     assert verdicts["I4 group semantics"] is Verdict.HOLDS
 

@@ -5,8 +5,8 @@ import itertools
 import pytest
 import torch
 
-from assay.audit.buffering import LENGTH, VOCABULARY, Signed, Trained, buffered
 from assay.audit.check import SubjectError
+from assay.audit.invariants.buffering import LENGTH, VOCABULARY, Signed, Trained, buffered
 from assay.verdicts import Verdict
 
 PROMPTS = torch.tensor([[0, 1], [2, 3], [4, 4]])

@@ -11,7 +11,7 @@ from transformers import (
 )
 
 from assay.audit.check import SubjectError
-from assay.audit.decoding import Decoding, called, decodings_of, processed_logp
+from assay.audit.invariants.decoding import Decoding, called, decodings_of, processed_logp
 
 
 def logits_of(rows, vocabulary=11):

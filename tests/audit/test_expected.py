@@ -3,7 +3,7 @@ import functools
 import pytest
 import torch
 
-from assay.audit.expected import expected_gradient
+from assay.audit.invariants.expected import expected_gradient
 from assay.errors import InputError
 from assay.tree.worlds import drifted_world, small_world
 from assay.verdicts import Verdict
@@ -52,7 +52,7 @@ def test_a_loss_that_is_not_finite_on_a_group_that_can_be_drawn_disagrees(advant
 
     made = expected_gradient(overflowing, world=drifted_world())
     assert made.verdict is Verdict.DISAGREES and made.invariant == "I1"
-    assert made.findings[0].endswith(f"the loss is {sign * float('inf')}")
+    assert made.findings[0].endswith(f"the loss is {sign * float('inf')} on a batch of ordinary numbers")
     assert "responses [0], [2] with rewards" in made.findings[0], "the first group with the token that was given up"
 
 
@@ -63,7 +63,7 @@ def test_a_gradient_that_is_not_finite_disagrees_even_where_the_loss_is():
 
     made = expected_gradient(finite_value, world=drifted_world())
     assert made.verdict is Verdict.DISAGREES
-    assert made.findings[0].endswith("the loss is finite and its gradient is not")
+    assert made.findings[0].endswith("the loss has a gradient that is not finite on a batch of ordinary numbers")
 
 
 def test_not_finite_under_the_mask_alone_is_not_this_checks_matter():

@@ -1,6 +1,6 @@
 """What a reader gets to see of many witnesses, and of two numbers that are almost one."""
 
-from assay.audit.findings import few, told_apart
+from assay.audit.invariants.findings import few, told_apart
 
 
 def test_few_counts_what_it_leaves_out():

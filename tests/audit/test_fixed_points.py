@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from assay.audit.fixed_points import fixed_points, reference_after_restart
+from assay.audit.invariants.fixed_points import fixed_points, reference_after_restart
 from assay.tree.fields import entropy, expected_length, expected_reward, frozen_reverse_kl, reverse_kl
 from assay.verdicts import Verdict
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from assay.audit.freshness import Pair, freshness
+from assay.audit.invariants.freshness import Pair, freshness
 from assay.policies.transformer import TinyTransformer
 from assay.verdicts import Verdict
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from assay.audit.grouped import batch_of, mixed
-from assay.audit.groups import FORMS, group_semantics
+from assay.audit.invariants.grouped import batch_of, mixed
+from assay.audit.invariants.groups import FORMS, group_semantics
 from assay.core.advantages import leave_one_out, loo_advantages
 from assay.verdicts import Verdict
 

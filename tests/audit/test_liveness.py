@@ -3,7 +3,7 @@ import functools
 import pytest
 import torch
 
-from assay.audit.liveness import liveness
+from assay.audit.invariants.liveness import liveness
 from assay.tree.world import default_world
 from assay.tree.worlds import far_world
 from assay.verdicts import Verdict

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import where
 
-from assay.audit.independence import rows_are_independent
-from assay.audit.mask_truth import Record, mask_is_truth
-from assay.audit.masked_cases import ABSENT, BY_MASK, ONE_MASK, SELECT, VALUES, example_case, variants
-from assay.audit.masking import masked_inert
+from assay.audit.invariants.independence import rows_are_independent
+from assay.audit.invariants.mask_truth import Record, mask_is_truth
+from assay.audit.invariants.masked_cases import ABSENT, BY_MASK, ONE_MASK, SELECT, VALUES, example_case, variants
+from assay.audit.invariants.masking import masked_inert
 from assay.verdicts import Verdict
 
 CASE = example_case()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from assay.audit.metrics import CLOSED_FORMS, best_checkpoint, evaluation, majority
+from assay.audit.invariants.metrics import CLOSED_FORMS, best_checkpoint, evaluation, majority
 from assay.verdicts import Verdict
 
 

@@ -6,6 +6,7 @@ there is a closed form, that is a third way.
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 import statistics
@@ -181,22 +182,17 @@ def best_lead(group, i):
 
 
 def distinct(group):
-    """Sum over all counts that give the same distinct responses, each weighted by its probability."""
+    """Leave-one-out, averaged over all samples that give the same distinct responses."""
     kinds = sorted(set(group.members))
     reward = {m: group.reward[group.members.index(m)] for m in kinds}
     coefficient, total = dict.fromkeys(kinds, 0.0), 0.0
     for sample in itertools.product(kinds, repeat=group.size):
-        if set(sample) != set(kinds):
-            continue
-        mass = math.prod(group.drawn[m] for m in sample)
-        total += mass
-        for i, own in enumerate(sample):
-            rest = set(sample[:i] + sample[i + 1 :])
-            base = statistics.fmean(reward[m] for m in rest)
-            for m in rest:
-                coefficient[m] += mass * group.drawn[m] * (reward[m] - base) / group.size
-            if own not in rest:
-                coefficient[own] += mass * (reward[own] - base) / group.size
+        if set(sample) == set(kinds):
+            mass = math.prod(group.drawn[m] for m in sample)
+            total += mass
+            for i, own in enumerate(sample):
+                others = statistics.fmean(reward[m] for j, m in enumerate(sample) if j != i)
+                coefficient[own] += mass * (reward[own] - others) / group.size
     rows = [coefficient[m] / total / group.members.count(m) * group.whole(i) for i, m in enumerate(group.members)]
     return [[row] * n for row, n in zip(rows, group.length, strict=True)]
 
@@ -273,8 +269,7 @@ def test_expected_gradient_in_groups_of_three_and_four(name):
 
 @pytest.mark.parametrize("name", [name for name, made in ALGORITHMS.items() if made.factor])
 def test_the_audit_finds_the_declared_objective_in_the_default_world(name):
-    made = SUBJECTS[f"assay.{name}"]({"group_size": "2"})
-    report = audit.loss(made.loss, objective=made.objective, group_size=2, world=default_world())
+    report = audit.loss(SUBJECTS[f"assay.{name}"]({}), group_size=2, world=default_world())
     assert report.holds, report
 
 
@@ -385,7 +380,7 @@ def kl_alone(placement, problem):
     return with_it - expected_ascent("sequence_is", {}, problem, 2)
 
 
-@pytest.mark.parametrize("placement", ["exact_sequence_loss", "k3_ratio_sequence_loss", "reward"])
+@pytest.mark.parametrize("placement", ["exact_sequence_loss", "k3_ratio_sequence_loss", "reward", "reward_to_go"])
 def test_off_policy_the_kl_of_the_response_is_still_the_kl(placement):
     for problem in MISMATCH:
         close(kl_alone(placement, problem), -objective_gradient({"kl": 1.0}, (problem,)))
@@ -414,11 +409,17 @@ def test_k1_in_the_loss_pushes_away_from_what_another_sampler_drew():
 # The same promises for every batch: masks, order, shards, precision. One table.
 
 
+@functools.lru_cache
+def batch_of(world, size):
+    """One group of each problem, with short and long, right and wrong responses in it."""
+    groups = [(n, torch.arange(size).mul(3).add(n) % len(problem.tree.path)) for n, problem in enumerate(world)]
+    return make_batch(world, groups)
+
+
 def rows_of(world, size, *, dtype=torch.float64, under_mask=0.0, wider=0):
     """A batch of one group of each problem, as rows whose logp and logits are leaves; anything may stand under the
     mask."""
-    groups = [(n, torch.arange(size).mul(3).add(n) % len(problem.tree.path)) for n, problem in enumerate(world)]
-    batch = make_batch(world, groups)
+    batch = batch_of(world, size)
     over = batch.mask == 0
 
     def along(table):
@@ -454,11 +455,12 @@ def gradients(algorithm, settings, rows, parts=None):
 
 
 def variants(name):
-    """Settings that between them run every term of an algorithm."""
+    """Settings that between them run every term; each way to average meets every place of the KL."""
     algorithm = ALGORITHMS[name]
     given = [{}] if name == "maxrl" else [{}, {"overlong_length": 3, "overlong_cache": 2}]
     quiet = {"dynamic_sampling": False} if "dynamic_sampling" in algorithm.live else {}
-    given += [{"kl": place, "beta": 0.3, **quiet} for place in PLACEMENTS if place not in algorithm.refuses]
+    places = PLACEMENTS if name in ("rloo", "grpo", "dr_grpo", "dapo") else ("reward", "k2_loss", "exact_sequence_loss")
+    given += [{"kl": place, "beta": 0.3, **quiet} for place in places if place not in algorithm.refuses]
     return [algorithm.settle(made) for made in [*given, {"entropy": 0.1, **quiet}]]
 
 
@@ -596,7 +598,6 @@ def test_an_unknown_setting_is_refused_with_the_list():
         ("maxrl", {"kl": "reward", "beta": "0.1"}, "scales by the fraction of successes"),
         ("maxrl", {"overlong_length": "3", "overlong_cache": "1"}, "needs rewards of at least 0"),
         ("reinforce", {"dynamic_sampling": "true"}, "reinforce does not read it"),
-        ("mean_centred", {"group_size": "1"}, "group_size = 1"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(name, given, message):
@@ -656,6 +657,13 @@ def test_the_sentence_names_what_is_ascended():
     scaled = estimand(grpo, grpo.settle({"kl": "reward", "beta": 0.03}))
     assert "its weight differs from problem to problem" in scaled
     assert "the gradient of no such sum" in estimand(grpo, grpo.settle({"kl": "k2_loss", "beta": 0.03}))
+
+
+@pytest.mark.parametrize("beta", [1.0, 11.0, 0.1, 1e-7])
+def test_the_declared_objective_reads_back_as_its_coefficients(beta):
+    settings = ALGORITHMS["mean_centred"].settle({"kl": "reward", "beta": beta})
+    declared = objective(ALGORITHMS["mean_centred"], settings, group_size=4)
+    assert parse_objective(declared) == pytest.approx({"reward": 0.75, "kl": -0.75 * beta})
 
 
 def test_settings_are_those_of_the_algorithm():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from assay.audit.parity import loss_cases, parity
+from assay.audit.invariants.parity import loss_cases, parity
 from assay.verdicts import Verdict
 
 

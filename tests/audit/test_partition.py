@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from assay.audit.layouts import RANKS, Layout, Rows, example_rows, lay_out, layouts, one_batch
-from assay.audit.partition import REMEDIES, accumulated, partition
+from assay.audit.invariants.layouts import RANKS, Layout, Rows, example_rows, lay_out, layouts, one_batch
+from assay.audit.invariants.partition import REMEDIES, accumulated, partition
 from assay.verdicts import Verdict
 
 ROWS = example_rows()

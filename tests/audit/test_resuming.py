@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from assay.audit.resume import Leg, resume, same_state
+from assay.audit.invariants.resume import Leg, resume, same_state
 from assay.tasks.chain import draw_splits
 from assay.training.checkpoint import from_bytes, to_bytes
 from assay.training.config import Recipe

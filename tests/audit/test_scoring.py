@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 import torch
 
-from assay.audit.decoding import Decoding, processed_logp
-from assay.audit.scoring import scorer_agrees, statistic_agrees
+from assay.audit.invariants.decoding import Decoding, processed_logp
+from assay.audit.invariants.scoring import scorer_agrees, statistic_agrees
 from assay.verdicts import Verdict
 
 

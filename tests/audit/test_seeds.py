@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from assay.audit.seeds import seeds
+from assay.audit.invariants.seeds import seeds
 from assay.core.streams import Stream, uniforms
 from assay.verdicts import Verdict
 

@@ -5,9 +5,11 @@ import sys
 
 import pytest
 
-from assay.audit.subjects import load
+from assay.audit.subjects import available, find, load
 from assay.cli import main
-from assay.errors import InputError
+from assay.errors import ConfigError, InputError
+from assay.tree.saved import world_record
+from assay.tree.worlds import small_world
 
 MODULE = """
 import torch
@@ -25,6 +27,11 @@ def wrong_sign(logp, adv, mask):
 
 def vector(logp):
     return logp
+
+
+def centred(reward, group):
+    sums = torch.zeros(int(group.max()) + 1, dtype=reward.dtype).index_add(0, group, reward)
+    return reward - (sums / torch.bincount(group))[group]
 """
 
 
@@ -67,7 +74,7 @@ def test_the_record_is_json_on_request(module, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("subject", "message"),
     [
-        ("rloo", "expected seed, or a function as package.module:function"),
+        ("rloo", "expected seed"),
         (":rloo", "expected seed"),
         ("their_losses:", "expected seed"),
         ("their_losses:rlo", "their_losses has no function rlo; did you mean their_losses:rloo?"),
@@ -87,3 +94,54 @@ def test_a_subject_that_cannot_be_found_is_named_with_the_remedy(module, subject
 def test_settings_of_a_loss_are_refused_for_the_seed(capsys):
     assert main(["audit", "seed", "--group-size", "2"]) == 2
     assert "would do nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--prompts", "2"], ["--world", "tools"], ["--set", "a=b"], ["--advantage", "a:b"]])
+def test_every_option_that_the_seed_audit_does_not_read_is_refused(option, capsys):
+    assert main(["audit", "seed", *option]) == 2
+    assert f"{option[0]} is for a loss and would do nothing" in capsys.readouterr().err
+
+
+def test_subjects_with_a_name_are_listed_with_what_is_here(capsys):
+    assert main(["audit", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(available()) and lines[0].startswith("assay.reinforce")
+    assert {"trl.grpo", "verl.rloo", "openrlhf.policy_loss"} <= set(available())
+
+
+def test_a_named_subject_takes_settings_and_brings_its_objective(capsys):
+    assert main(["audit", "assay.rloo", "--set", "beta=0.1", "--set", "kl=reward", "--group-size", "2"]) == 0
+    assert "1 x gradient of reward - 0.1 x gradient of kl" in capsys.readouterr().out
+    assert main(["audit", "assay.rloo", "--set", "beta=0.1", "--set", "kl=k1_loss", "--group-size", "2"]) == 0
+    assert main(["audit", "assay.mean_centred", "--group-size", "2"]) == 0, "it is said to ascend (G - 1)/G"
+    assert main(["audit", "assay.mean_centred", "--group-size", "2", "--objective", "reward"]) == 1
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("subject", "settings", "kind", "message"),
+    [
+        ("assay.rlo", (), InputError, "a name of assay audit --list; did you mean assay.rloo?"),
+        ("assay.rloo", ("beta",), ConfigError, "--set beta: expected key=value"),
+        ("assay.rloo", ("=1",), ConfigError, "--set =1: expected key=value"),
+        ("assay.rloo", ("beta=1", "beta=2"), ConfigError, "--set beta=2: expected key=value, each key once"),
+        ("assay.rloo", ("betta=1",), ConfigError, "betta = 1: unknown setting"),
+        ("their_losses:rloo", ("a=1",), ConfigError, "--set a=1: a python function takes no settings"),
+    ],
+)
+def test_a_named_subject_that_cannot_be_made_says_why(module, subject, settings, kind, message):
+    with pytest.raises(kind) as caught:
+        find(subject, settings)
+    assert message in str(caught.value)
+
+
+def test_an_advantage_and_a_world_from_the_command_line(module, tmp_path, capsys):
+    assert main(["audit", f"{module}:rloo", "--group-size", "2", "--advantage", f"{module}:centred"]) == 1
+    assert "ascends: 0.5 x gradient of reward" in capsys.readouterr().out
+    (tmp_path / "mine.json").write_text(json.dumps(world_record(small_world())))
+    assert main(["audit", f"{module}:rloo", "--group-size", "2", "--world", "mine.json", "--prompts", "2"]) == 0
+    assert "784 multisets of 2 of 7 responses and 2 of 7 responses" in capsys.readouterr().out
+    assert main(["audit", f"{module}:rloo", "--world", "absent.json"]) == 2
+    assert "no such file, and the worlds with a name are" in capsys.readouterr().err
+    assert main(["audit"]) == 2
+    assert "say what to audit" in capsys.readouterr().err

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from assay.audit.killable import run_each
-from assay.audit.verifiers import Case, corrupted, score_of, verifier
+from assay.audit.invariants.killable import run_each
+from assay.audit.invariants.verifiers import Case, corrupted, score_of, verifier
 from assay.types import Outcome
 from assay.verdicts import Verdict
 

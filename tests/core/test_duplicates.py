@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.core.advantages import leave_one_out
-from assay.core.duplicates import distinct_leave_one_out, drawn_once, response_ids
+from assay.core.duplicates import distinct_leave_one_out, expected_pairs, response_ids
 from assay.errors import InputError
 
 CHANCES = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=4)
@@ -18,39 +18,54 @@ def zeros(size):
 
 
 @given(CHANCES, st.integers(0, 3))
-def test_the_chance_of_one_draw_is_that_of_counting(chances, spare):
-    """Over all ordered samples that contain every response: the mass with just one draw of each."""
-    size = len(chances) + spare
-    once, total = [0.0] * len(chances), 0.0
-    for sample in itertools.product(range(len(chances)), repeat=size):
-        if len(set(sample)) == len(chances):
+def test_expected_pairs_are_those_of_counting(chances, spare):
+    """Over all ordered samples that contain every response: the mean product of two counts."""
+    distinct, size = len(chances), len(chances) + spare
+    pairs, total = torch.zeros(distinct, distinct, dtype=torch.float64), 0.0
+    for sample in itertools.product(range(distinct), repeat=size):
+        if len(set(sample)) == distinct:
             mass = math.prod(chances[m] for m in sample)
             total += mass
-            for m in range(len(chances)):
-                once[m] += mass * (sample.count(m) == 1)
-    made = drawn_once(torch.tensor(chances, dtype=torch.float64).log(), size)
-    assert made.tolist() == pytest.approx([value / total for value in once], abs=1e-12)
+            counts = torch.tensor([float(sample.count(m)) for m in range(distinct)], dtype=torch.float64)
+            pairs += mass * torch.outer(counts, counts).fill_diagonal_(0.0)
+    made = expected_pairs(torch.tensor(chances, dtype=torch.float64).log(), size)
+    assert torch.allclose(made, pairs / total, atol=1e-12)
 
 
 def test_vanishing_probabilities_do_not_break_it():
-    """Responses of probability e^-1000 and less: still a probability."""
-    made = drawn_once(torch.tensor([-1000.0, -1001.0, -3000.0], dtype=torch.float64), 5)
-    assert bool((made >= 0).all()) and bool((made <= 1).all()) and float(made[2]) == pytest.approx(1.0)
+    """A response of probability e^-3000 was drawn once; the four other draws are of two others."""
+    made = expected_pairs(torch.tensor([-1000.0, -1000.0, -3000.0], dtype=torch.float64), 5)
+    assert made.isfinite().all()
+    assert float(made[0, 2]) == pytest.approx(2.0) and float(made[1, 2]) == pytest.approx(2.0)
 
 
-def test_rare_and_different_responses_are_leave_one_out():
-    reward = torch.tensor([1.0, 0.0, 0.5, 0.0], dtype=torch.float64)
-    made = distinct_leave_one_out(reward, torch.full((4,), -60.0, dtype=torch.float64), torch.arange(4), zeros(4))
-    assert torch.allclose(made, leave_one_out(reward, zeros(4)), atol=1e-12)
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=6), st.floats(-5, 0))
+def test_without_a_duplicate_it_is_leave_one_out(reward, logp):
+    rows, size = torch.tensor(reward, dtype=torch.float64), len(reward)
+    made = distinct_leave_one_out(rows, torch.full((size,), logp, dtype=torch.float64), torch.arange(size), zeros(size))
+    assert torch.allclose(made, leave_one_out(rows, zeros(size)), atol=1e-12)
 
 
-def test_two_responses_are_leave_one_out_whatever_their_probability():
-    """(R_a - R_b) s_a from the sample, p_b (R_b - R_a) s_b summed, and the mean over both samples; the extra terms are
-    p_a (R_a - R_b) s_a + p_b (R_b - R_a) s_b, of mean zero only with the sampled group: checked in expectation
-    elsewhere, here for vanishing p."""
-    reward = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    made = distinct_leave_one_out(reward, torch.full((2,), -80.0, dtype=torch.float64), torch.arange(2), zeros(2))
-    assert torch.allclose(made, leave_one_out(reward, zeros(2)), atol=1e-12)
+@pytest.mark.parametrize("size", [3, 4, 5])  # at 3, two responses have c_a c_b = 2 either way
+def test_the_variance_is_never_larger_and_the_mean_the_same(size):
+    """A three-armed bandit with random chances and rewards, all ordered groups enumerated."""
+    generator = torch.Generator().manual_seed(size)
+    for _ in range(10):
+        p = torch.rand(3, dtype=torch.float64, generator=generator)
+        p, reward = p / p.sum(), torch.rand(3, dtype=torch.float64, generator=generator)
+        moments = []
+        for averaged in (False, True):
+            mean, square = torch.zeros(3, dtype=torch.float64), 0.0
+            for arms in itertools.product(range(3), repeat=size):
+                ids = torch.tensor(arms)
+                plain = leave_one_out(reward[ids], zeros(size))
+                adv = distinct_leave_one_out(reward[ids], p[ids].log(), ids, zeros(size)) if averaged else plain
+                made = (adv[:, None] * (torch.eye(3, dtype=torch.float64)[ids] - p)).mean(0)
+                mean += p[ids].prod() * made
+                square += float(p[ids].prod() * made.square().sum())
+            moments.append((mean, square))
+        assert torch.allclose(moments[1][0], moments[0][0], atol=1e-14)
+        assert moments[1][1] == pytest.approx(moments[0][1]) if size == 3 else moments[1][1] < moments[0][1]
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False), st.integers(2, 6))
@@ -60,9 +75,7 @@ def test_a_constant_group_is_silent(value, size):
     assert distinct_leave_one_out(torch.full((size,), value), logp, response, zeros(size)).tolist() == [0.0] * size
 
 
-def test_knowing_every_response_gives_the_exact_gradient():
-    """All of a three-armed bandit seen, each with its probability, and duplicates: no noise is left in what is summed,
-    so two groups with the same arms give the same estimate."""
+def test_groups_with_the_same_distinct_responses_give_one_estimate():
     p = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
     reward = torch.tensor([1.0, 0.0, 0.25], dtype=torch.float64)
 

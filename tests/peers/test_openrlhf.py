@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
+import json
 import math
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +22,10 @@ from assay.audit.adapters import installed, openrlhf
 from assay.audit.adapters.openrlhf_settings import ESTIMATORS, NORMALISED, OPTIONS
 from assay.audit.call import logp_slope, make_batch
 from assay.audit.check import SubjectError
+from assay.audit.expectation import Design, expected_ascent
 from assay.core.streams import Stream, normals
 from assay.errors import ConfigError
+from assay.tree.fields import FIELDS, field
 from assay.tree.prefix import Grammar, prefix_tree
 from assay.tree.world import TreeProblem, World, default_world
 from assay.verdicts import Verdict
@@ -34,24 +38,19 @@ def one_length(*, binary: bool) -> World:
     """Return one problem whose responses all have three tokens: its token mean is the sum over three."""
     tree = prefix_tree(Grammar(tokens=2, max_length=LENGTH))
     shape = (len(tree.inner), 2)
-    logits, reference = (normals(5, Stream.INIT, shape[0] * 2, problem=number).view(shape) for number in (0, 1))
+    logits, shift = (normals(5, Stream.INIT, shape[0] * 2, problem=number).view(shape) for number in (0, 1))
     reward = torch.tensor([1, 0, 1, 1, 0, 0, 1, 0]).double() * (1.0 if binary else torch.linspace(0.1, 1.5, 8).double())
-    return (TreeProblem("one length", tree, logits, reference, logits, reward),)
+    return (TreeProblem("one length", tree, logits, logits + 0.5 * shift, logits, reward),)
 
 
 GRADED, BINARY = one_length(binary=False), one_length(binary=True)
 
 
 def coefficients(name: str, settings: dict[str, str], world: World = GRADED, size: int = 2) -> dict[str, float]:
-    """Return what is ascended, with the reward per token of responses of one length counted as reward."""
     subject = openrlhf.SUBJECTS[f"openrlhf.{name}"](settings)
     made = audit.loss(subject, group_size=size, world=world).ascends
     assert made is not None and made.residual < subject.tolerance, made
-    found = dict(made.coefficients)
-    for other, factor in (("reward_per_token", 1 / LENGTH),):
-        if other in found:
-            found["reward"] = found.get("reward", 0.0) + factor * found.pop(other)
-    return found
+    return made.coefficients
 
 
 # --- what it ascends ------------------------------------------------------------------------------------------------
@@ -71,8 +70,11 @@ def test_responses_of_one_length_give_the_gradient_over_the_length(name: str, fa
 def test_no_aggregation_is_an_objective_when_lengths_differ(name: str) -> None:
     for mode in ("token-mean", "seq-mean-token-mean"):
         settings = {"actor.loss_agg_mode": mode} | ({} if name == "policy_loss" else NO_KL)
-        made = audit.loss(openrlhf.SUBJECTS[f"openrlhf.{name}"](settings), group_size=2).ascends
-        assert made is not None and made.residual > 1e-2
+        loss, world = openrlhf.SUBJECTS[f"openrlhf.{name}"](settings).loss, default_world()
+        basis = torch.stack([torch.cat([field(kind, problem) for problem in world]) for kind in FIELDS], dim=1)
+        made = expected_ascent(loss, world, Design((2, 2)), torch.zeros(len(basis)).double()).ascent
+        fit = basis @ torch.linalg.lstsq(basis, made[:, None], driver="gelsd").solution[:, 0]
+        assert float((made - fit).norm() / made.norm()) > 1e-3
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -218,7 +220,7 @@ def test_uneven_groups_could_not_run() -> None:
 def test_names_choices_and_defaults_are_openrlhfs() -> None:
     openrlhf.SUBJECTS["openrlhf.rloo"]({})
     module = importlib.import_module("openrlhf")
-    text = (importlib.import_module("pathlib").Path(module.__file__).parent / "cli" / "train_ppo_ray.py").read_text()
+    text = (Path(module.__file__).parent / "cli" / "train_ppo_ray.py").read_text()
     parser = argparse.ArgumentParser()
     start, end = text.index('parser.add_argument("--actor.eps_clip"'), text.index("# Context Parallel")
     scope: dict[str, Any] = {"parser": parser}
@@ -244,6 +246,13 @@ def value_with(estimator: str | None, **changed: Any) -> float:
     return float(made.detach())
 
 
+NARROW = {
+    "algo.advantage.is_correction_level": "token",
+    "algo.advantage.is_correction_threshold": (0.9, 1.1),
+}
+GATING = "algo.advantage.is_correction_gating"
+
+
 @pytest.mark.parametrize(
     ("estimator", "base", "name", "value"),
     [
@@ -257,8 +266,10 @@ def value_with(estimator: str | None, **changed: Any) -> float:
         ("reinforce", {}, "algo.advantage.gamma", 0.5),
         ("reinforce_baseline", {}, "algo.advantage.no_std_norm", True),
         ("rloo", {}, "algo.advantage.is_correction_level", "token"),
-        ("rloo", {"algo.advantage.is_correction_level": "token"}, "algo.advantage.is_correction_mode", "clip"),
-        ("rloo", {"algo.advantage.is_correction_level": "token"}, "algo.advantage.is_correction_threshold", (0.9, 1.1)),
+        ("rloo", NARROW, "algo.advantage.is_correction_mode", "clip"),
+        ("rloo", NARROW, "algo.advantage.is_correction_threshold", (0.5, 5.0)),
+        ("rloo", NARROW, "algo.advantage.is_correction_level", "seq"),
+        ("rloo", NARROW | {"algo.advantage.is_correction_threshold": (0.0, 0.01)}, GATING, "tv"),
         ("rloo", {}, "algo.kl.init_coef", 0.5),
         ("rloo", {}, "algo.kl.estimator", "k2"),
         ("rloo", {}, "algo.kl.use_loss", True),
@@ -332,23 +343,26 @@ def test_objectives_and_tolerances_follow_the_settings() -> None:
 
 
 def test_stand_ins_are_gone_after_the_import_and_fool_nobody() -> None:
-    """In a process of its own: no stand-in stays, and what asks for those packages is told that there are none."""
-    code = """
-import sys, importlib.util
-from assay.audit.adapters import openrlhf
+    """Two processes, one with the adapter: whatever asks for an optional package is told the same in both."""
+    ask = """
+import importlib, json, sys
 from assay.audit.adapters.openrlhf_stubs import PACKAGES, _Finder
-missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-openrlhf.SUBJECTS["openrlhf.rloo"]({})
-assert not [name for name in sys.modules if name.partition(".")[0] in missing]
-assert not [finder for finder in sys.meta_path if isinstance(finder, _Finder)]
-assert [name for name in PACKAGES if importlib.util.find_spec(name) is None] == missing
-from transformers.utils import is_bitsandbytes_available, is_flash_attn_2_available
-from peft.import_utils import is_bnb_available
-if "bitsandbytes" in missing: assert not is_bnb_available() and not is_bitsandbytes_available()
-if "flash_attn" in missing: assert not is_flash_attn_2_available()
-from accelerate.utils import is_deepspeed_available
-if "deepspeed" in missing: assert not is_deepspeed_available()
-print("clean")
+answers = {}
+for name in ("transformers.utils.import_utils", "accelerate.utils.imports", "peft.import_utils"):
+    module = importlib.import_module(name)
+    for asked in dir(module):
+        if asked.startswith("is_") and asked.endswith("available"):
+            try: answers[f"{name}.{asked}"] = bool(getattr(module, asked)())
+            except TypeError: answers[f"{name}.{asked}"] = None
+answers["left"] = [name for name in sys.modules if name.partition(".")[0] in PACKAGES]
+answers["finders"] = sum(isinstance(finder, _Finder) for finder in sys.meta_path)
+answers["found"] = [name for name in PACKAGES if importlib.util.find_spec(name)]
+print(json.dumps(answers))
 """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "clean" and done.returncode == 0, done.stderr
+    load = 'from assay.audit.adapters import openrlhf; openrlhf.SUBJECTS["openrlhf.rloo"]({})\n'
+    said = []
+    for code in (ask, load + ask):
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        said.append(json.loads(done.stdout.splitlines()[-1]))
+    assert said[0] == said[1] and len(said[0]) > 100

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from assay.audit.layouts import Layout, Rows, lay_out
-from assay.audit.partition import accumulated
+from assay.audit.invariants.layouts import Layout, Rows, lay_out
+from assay.audit.invariants.partition import accumulated
 from specimens import accumulation, aggregation, attention, denominators, masked_credit, masks
 from specimens.lists import read_list
 

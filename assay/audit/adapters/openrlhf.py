@@ -36,8 +36,6 @@ MISSES = (
     f"micro-batches and the optimizer; where {', '.join(PACKAGES)} are not installed, empty modules stand in for them "
     "during the import"
 )
-PROBED = ("accelerate", "peft", "transformers")
-"""Packages that ask at their import whether flash_attn or bitsandbytes is there, and remember the answer."""
 MASKED = ("logp", "logp_old", "logp_ref", "logp_sampler", "value")
 NAMES = (*MASKED, "reward", "adv", "mask", "group")
 
@@ -120,20 +118,17 @@ SUBJECTS: dict[str, Maker] = {
 
 
 def _configured(name: str, settings: Settings) -> OpenRLHF:
-    with quiet_import("openrlhf", REMEDY):
-        for package in PROBED:
-            import_module(package)
-        with stubs():
-            models, utils, experience, makers, trainers = map(
-                import_module,
-                (
-                    "openrlhf.models.loss",
-                    "openrlhf.models.utils",
-                    "openrlhf.trainer.ppo_utils.experience",
-                    "openrlhf.trainer.ppo_utils.experience_maker",
-                    "openrlhf.trainer.ray.ppo_actor",
-                ),
-            )
+    with quiet_import("openrlhf", REMEDY), stubs():
+        models, utils, experience, makers, trainers = map(
+            import_module,
+            (
+                "openrlhf.models.loss",
+                "openrlhf.models.utils",
+                "openrlhf.trainer.ppo_utils.experience",
+                "openrlhf.trainer.ppo_utils.experience_maker",
+                "openrlhf.trainer.ray.ppo_actor",
+            ),
+        )
     args = parsed(settings)
     maker, trainer = object.__new__(makers.RemoteExperienceMaker), object.__new__(trainers.ActorPPOTrainer)
     maker.strategy = SimpleNamespace(args=args)

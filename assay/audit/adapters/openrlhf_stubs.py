@@ -40,10 +40,7 @@ class _Finder(MetaPathFinder, Loader):
 
 @contextmanager
 def stubs() -> Iterator[None]:
-    """Offer empty modules under the names of :data:`PACKAGES` that are not installed, and take them away afterwards.
-
-    What asks whether those packages are installed, and remembers the answer, must have been imported before.
-    """
+    """Offer empty modules under the names of :data:`PACKAGES` that are not installed, and take them away afterwards."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     finder = _Finder(missing)
     sys.meta_path.append(finder)

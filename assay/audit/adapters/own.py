@@ -7,41 +7,30 @@ from collections.abc import Mapping
 from jaxtyping import Float, Int
 from torch import Tensor
 
-import assay
 from assay.audit.call import Loss
 from assay.audit.subjects import Maker, Subject
 from assay.core.algorithms import ALGORITHMS
 from assay.core.estimands import estimand, objective
 from assay.core.estimator import Algorithm, Rows, loss, prepare
 from assay.core.settings import Settings
-from assay.errors import ConfigError
-
-GROUP_SIZE = 4
-"""Responses in a group that the declared objective is stated for, where the settings do not say."""
 
 
 def subject(algorithm: Algorithm, given: Mapping[str, str]) -> Subject:
     """Return an algorithm under some settings as a subject.
 
-    ``group_size`` is accepted beside the algorithm's own settings. It changes the declared objective alone: a baseline
-    with its own sample in it ascends (G-1)/G of the reward.
+    Its declared objective follows the group size: a baseline with its own sample in it ascends (G-1)/G of the reward.
+    Where no sum of known objectives has its update as gradient, it is compared with the reward.
 
     Raises:
         ConfigError: a setting is unknown, out of range, without effect, or makes no sense for this algorithm.
     """
-    size = _group_size(given.get("group_size", str(GROUP_SIZE)))
-    settings = algorithm.settle({key: value for key, value in given.items() if key != "group_size"})
-    ascends = objective(algorithm, settings, group_size=size)
+    settings = algorithm.settle(given)
     return Subject(
         name=f"assay.{algorithm.name}",
         loss=_loss(algorithm, settings),
-        objective=ascends or "reward",
-        settings={name: getattr(settings, name) for name in algorithm.reads} | {"group_size": size},
-        versions={"assay": assay.__version__},
-        reaches=f"{estimand(algorithm, settings)} ({algorithm.source})",
-        misses=""
-        if ascends
-        else "no sum of known objectives has this update as its gradient; it is compared with reward",
+        objective=lambda size: objective(algorithm, settings, group_size=size) or "reward",
+        estimand=f"{estimand(algorithm, settings)} ({algorithm.source})",
+        settings={name: getattr(settings, name) for name in algorithm.reads},
     )
 
 
@@ -80,12 +69,6 @@ def _loss(algorithm: Algorithm, settings: Settings) -> Loss:
         )
 
     return from_logits if algorithm.needs_logits(settings) else from_logp
-
-
-def _group_size(text: str) -> int:
-    if not text.isdigit() or int(text) < 2:
-        raise ConfigError(f"group_size = {text}: expected a whole number of at least 2")
-    return int(text)
 
 
 def _maker(algorithm: Algorithm) -> Maker:

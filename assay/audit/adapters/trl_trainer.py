@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import logging
 import math
 import tempfile
 import warnings
@@ -27,14 +28,10 @@ from assay.audit.check import SubjectError
 from assay.audit.gradients import Prompted, prompted
 from assay.audit.trainers import Step, TrainerSubject
 from assay.core.streams import Stream, normals
-from assay.tree.prefix import Grammar, prefix_tree
+from assay.tree.prefix import Grammar, PrefixTree, prefix_tree
 
 WORDS = ("<end>", "a", "b")
 """The vocabulary; the first word ends a response and pads."""
-LENGTH = 2
-PROMPTS = ("a", "b")
-REWARDS = ((1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0), (0.0, 0.25, 0.0, 0.5, 0.0, 0.0, 1.0))
-"""Of the seven responses of up to two tokens to each prompt: binary and graded, all exact in float32."""
 TOLERANCE = 2e-6
 WHY = "TRL's model head returns float32 log-probabilities and its rewards and advantages are float32"
 REACHES = (
@@ -60,48 +57,50 @@ class CausalLM:
         return self.model.named_parameters()
 
 
-def grpo_trainer(pairs: Mapping[str, str], *, group_size: int = 2, prompts: int = 1) -> TrainerSubject:
+def grpo_trainer(
+    pairs: Mapping[str, str], *, group_size: int = 2, prompts: tuple[str, ...] = ("a",), length: int = 3
+) -> TrainerSubject:
     """Make the subject ``trl.grpo_trainer``; see :func:`_subject`."""
-    return _subject("GRPO", pairs, group_size, prompts)
+    return _subject("GRPO", pairs, group_size, prompts, length)
 
 
-def rloo_trainer(pairs: Mapping[str, str], *, group_size: int = 2, prompts: int = 1) -> TrainerSubject:
+def rloo_trainer(
+    pairs: Mapping[str, str], *, group_size: int = 2, prompts: tuple[str, ...] = ("a",), length: int = 3
+) -> TrainerSubject:
     """Make the subject ``trl.rloo_trainer``; see :func:`_subject`."""
-    return _subject("RLOO", pairs, group_size, prompts)
+    return _subject("RLOO", pairs, group_size, prompts, length)
 
 
 TRAINERS = {"trl.grpo_trainer": grpo_trainer, "trl.rloo_trainer": rloo_trainer}
 
 
-def _subject(trainer: str, pairs: Mapping[str, str], group_size: int, prompts: int) -> TrainerSubject:
+def _subject(
+    trainer: str, pairs: Mapping[str, str], group_size: int, prompts: tuple[str, ...], length: int
+) -> TrainerSubject:
     """Build a tiny policy, its reference and a trainer of them.
 
     Args:
         trainer: ``"GRPO"`` or ``"RLOO"``.
         pairs: TRL's own settings.
         group_size: responses to each prompt.
-        prompts: of a batch, 1 or 2.
+        prompts: of a batch, each of a few words of :data:`WORDS`. A response to the first is right when it has an odd
+            number of a; to the others, each b is worth a quarter. Both are exact in float32.
+        length: longest response in tokens.
     """
     with tempfile.TemporaryDirectory() as directory, _quiet():
         model, reference = _models(Path(directory))
-        config = trl_config(trainer, pairs, **_fixed(trainer, pairs, group_size * prompts, group_size, directory))
-        tree = prefix_tree(Grammar(tokens=len(WORDS), max_length=LENGTH, end=0))
+        config = trl_config(trainer, pairs, **_fixed(trainer, pairs, group_size * len(prompts), group_size, directory))
+        tree = prefix_tree(Grammar(tokens=len(WORDS), max_length=length, end=0))
+        policy, frozen = CausalLM(model), CausalLM(reference)
         problems = [
-            prompted(
-                CausalLM(model),
-                CausalLM(reference),
-                name,
-                torch.tensor([WORDS.index(name)]),
-                tree,
-                torch.tensor(reward, dtype=torch.float64),
-            )
-            for name, reward in zip(PROMPTS[:prompts], REWARDS[:prompts], strict=True)
+            prompted(policy, frozen, prompt, torch.tensor(_ids(prompt)), tree, _rewards(number, tree))
+            for number, prompt in enumerate(prompts)
         ]
         step = _step(trainer, config, model, problems)
     return TrainerSubject(
         f"trl.{trainer.lower()}_trainer",
         step,
-        CausalLM(model),
+        policy,
         problems,
         group_size,
         objective=objective(trainer, config),
@@ -112,6 +111,17 @@ def _subject(trainer: str, pairs: Mapping[str, str], group_size: int, prompts: i
         tolerance=TOLERANCE,
         why=WHY,
     )
+
+
+def _ids(prompt: str) -> list[int]:
+    return [WORDS.index(word) for word in prompt.split()]
+
+
+def _rewards(number: int, tree: PrefixTree) -> Float[Tensor, " M"]:
+    """Return the reward of each response to a prompt by its number."""
+    if number == 0:
+        return ((tree.responses == WORDS.index("a")).sum(1) % 2).double()
+    return (tree.responses == WORDS.index("b")).sum(1).double() / 4
 
 
 def _fixed(trainer: str, pairs: Mapping[str, str], rows: int, group_size: int, directory: str) -> dict[str, object]:
@@ -139,15 +149,18 @@ def _fixed(trainer: str, pairs: Mapping[str, str], rows: int, group_size: int, d
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence warnings and progress bars of the libraries."""
-    logging = importlib.import_module("transformers.utils.logging")
-    logging.disable_progress_bar()
+    """Silence warnings, log lines and progress bars of the libraries."""
+    bars = importlib.import_module("transformers.utils.logging")
+    bars.disable_progress_bar()
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logging.enable_progress_bar()
+        logging.disable(disabled)
+        bars.enable_progress_bar()
 
 
 @contextlib.contextmanager
@@ -178,8 +191,8 @@ def _models(directory: Path) -> tuple[Any, Any]:
     )
     with torch.random.fork_rng():
         reference = transformers.GPT2LMHeadModel(config).double()
-    for parameter in reference.parameters():
-        nn.init.constant_(parameter, 1.0 if parameter.ndim == 1 else 0.0)  # in place of what the global stream drew
+    for name, parameter in reference.named_parameters():  # in place of what the global stream drew
+        nn.init.constant_(parameter, 1.0 if "ln" in name and name.endswith("weight") else 0.0)
     _move(reference, seed=0)
     reference.save_pretrained(directory)
     with torch.random.fork_rng():
@@ -190,10 +203,11 @@ def _models(directory: Path) -> tuple[Any, Any]:
 
 @torch.no_grad()
 def _move(model: nn.Module, *, seed: int) -> None:
-    """Add addressed noise to every weight."""
-    for number, parameter in enumerate(model.parameters()):
+    """Add addressed noise to every weight: most to the embeddings, so that each prefix has a say of its own."""
+    for number, (name, parameter) in enumerate(model.named_parameters()):
         noise = normals(seed, Stream.INIT, parameter.numel(), problem=number)
-        parameter.add_(0.4 * noise.view(parameter.shape))
+        scale = 0.02 if parameter.ndim == 1 else 0.3 if "wte" in name or "wpe" in name else 0.1
+        parameter.add_(scale * noise.view(parameter.shape))
 
 
 def _tokenizer() -> Any:
@@ -210,19 +224,20 @@ def _tokenizer() -> Any:
 def _step(trainer: str, config: Any, model: nn.Module, problems: Sequence[Prompted]) -> Step:
     """Return what runs the trainer from a rollout to the optimizer, once for every call."""
     script: dict[int, list[list[int]]] = {}
-    rewards = [
-        {tuple(ids): reward for ids, reward in zip(_responses(place), place.problem.reward.tolist(), strict=True)}
+    prompts = [place.problem.name for place in problems]
+    rewards = {
+        place.problem.name: dict(zip(map(tuple, _responses(place)), place.problem.reward.tolist(), strict=True))
         for place in problems
-    ]
+    }
 
     def reward(prompts: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
-        return [rewards[PROMPTS.index(prompt)][tuple(ids)] for prompt, ids in zip(prompts, completion_ids, strict=True)]
+        return [rewards[prompt][tuple(ids)] for prompt, ids in zip(prompts, completion_ids, strict=True)]
 
     gradients: list[dict[str, Tensor]] = []
-    made = _build(trainer, config, model, reward, [PROMPTS[number] for number in range(len(problems))], gradients)
+    made = _build(trainer, config, model, reward, prompts, gradients)
 
     def prescribed(prompt_ids: list[list[int]], *_: Any, **__: Any) -> Any:
-        asked = [PROMPTS.index(WORDS[ids[-1]]) for ids in prompt_ids]
+        asked = [prompts.index(" ".join(WORDS[word] for word in ids)) for ids in prompt_ids]
         left = {number: iter(rows) for number, rows in script.items()}
         responses = [list(next(left[number])) for number in asked]
         return (responses, None) if trainer == "GRPO" else responses

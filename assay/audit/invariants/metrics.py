@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from assay.audit.byname import call_by_name, called
-from assay.audit.check import TOLERANCE, Check, SubjectError, answers, verdict_of
-from assay.audit.findings import few
+from assay.audit.check import TOLERANCE, Check, SubjectError, answers, foreign, verdict_of
+from assay.audit.invariants.byname import call_by_name
+from assay.audit.invariants.findings import few
 
 ClosedForm = Callable[[int, int, int], float]
 """From n samples, c of them right, and k, to the metric."""
@@ -128,7 +128,7 @@ def best_checkpoint(
             {metric: reward, **dict.fromkeys(others, value - 0.5)} for reward, value in zip(wanted, other, strict=True)
         ]
         best = wanted.index(max(wanted))
-        made = int(_number(called("the choice", choose, [dict(row) for row in history]), "the choice"))
+        made = int(_number(foreign("the choice", choose, [dict(row) for row in history]), "the choice"))
         if made != best:
             findings.append(f"{metric} {list(wanted)}: checkpoint {made} is chosen, and {best} is best; log {history}")
     return verdict_of(

@@ -8,10 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from assay.audit.byname import called
-from assay.audit.check import TOLERANCE, Check, SubjectError, answers, verdict_of
-from assay.audit.findings import few
-from assay.audit.verifiers import score_of
+from assay.audit.check import TOLERANCE, Check, SubjectError, answers, foreign, verdict_of
+from assay.audit.invariants.findings import few
+from assay.audit.invariants.verifiers import score_of
 
 WHAT = "the scoring function"
 Scores = list[float | None]
@@ -95,7 +94,7 @@ def _same(one: float | None, other: float | None, tolerance: float) -> bool:
 
 
 def _scores(score: Callable[[list[Any]], Any], batch: list[Any]) -> Scores:
-    made = called(WHAT, score, list(batch))
+    made = foreign(WHAT, score, list(batch))
     values = made.tolist() if isinstance(made, Tensor) else made
     if not isinstance(values, Sequence) or isinstance(values, str):
         raise SubjectError(f"{WHAT} returned {type(made).__name__}; it must return a list of one score a row")

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from assay.audit.byname import call_by_name, parameters_of
 from assay.audit.check import SubjectError
+from assay.audit.invariants.byname import call_by_name, parameters_of
 
 WHAT = "the advantage function"
 NAMES = ("reward", "rewards", "returns", "group", "group_size", "prompt_tokens", "mask")

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from assay.audit.byname import call_by_name
 from assay.audit.check import Check, SubjectError, answers, verdict_of
-from assay.audit.findings import few
+from assay.audit.invariants.byname import call_by_name
+from assay.audit.invariants.findings import few
 
 Address = dict[str, Any]
 SHOWN = ("step", "problem", "member", "rank")

@@ -63,7 +63,7 @@ def variants(
     """Yield a batch with other values at masked positions, then with more of these or without them.
 
     Args:
-        case: arguments; see :func:`assay.audit.masking.masked_inert`.
+        case: arguments; see :func:`assay.audit.invariants.masking.masked_inert`.
         mask: the positions that count.
         fill: what padding holds, by argument, where it is not zero.
         left: also with padding on the left.

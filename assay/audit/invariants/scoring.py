@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.audit.check import TOLERANCE, Check, SubjectError, answers, relative_gap, verdict_of
-from assay.audit.decoding import Decoding, called, decodings_of
+from assay.audit.invariants.decoding import Decoding, called, decodings_of
 from assay.core.streams import Stream, normals
 from assay.tree.prefix import Grammar, PrefixTree, prefix_tree
 

@@ -9,7 +9,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.audit.byname import call_by_name, parameters_of
+from assay.audit.invariants.byname import call_by_name, parameters_of
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from assay.audit.check import TOLERANCE, Check, SubjectError, answers, foreign, relative_gap, verdict_of
-from assay.audit.masked_cases import SELECT, example_case, variants
+from assay.audit.invariants.masked_cases import SELECT, example_case, variants
 
 _UNTRAINED = "select with the mask what the loss sums"
 
@@ -39,7 +39,7 @@ def masked_inert(
         function: called with those arguments of the case that it names, or all where it takes any; returns a tensor
             that is ``[B, T, ...]``, ``[B]`` or a scalar, and is compared where the mask is set.
         case: arguments. The floating ones that are ``[B, T, ...]`` or ``[B]`` are data, but for ``"mask"``. None
-            takes :func:`assay.audit.masked_cases.example_case`.
+            takes :func:`assay.audit.invariants.masked_cases.example_case`.
         mask: the positions that count. None takes ``case["mask"]``.
         by: the argument to differentiate by. The function then returns a scalar loss; its gradient is compared too,
             and must be zero under the mask.

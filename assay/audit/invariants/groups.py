@@ -16,8 +16,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.audit.check import TOLERANCE, Check, SubjectError, answers, verdict_of
-from assay.audit.findings import told_apart
-from assay.audit.grouped import LENGTH, Advantage, Advantages, GroupedRewards, batch_of, batches, mixed, value
+from assay.audit.invariants.findings import told_apart
+from assay.audit.invariants.grouped import (
+    LENGTH,
+    Advantage,
+    Advantages,
+    GroupedRewards,
+    batch_of,
+    batches,
+    mixed,
+    value,
+)
 
 FLOAT32_NOISE = 1e-3
 """Largest advantage of a constant group in float32, where rewards near 1 are rounded at 6e-8: a floor of 1e-4 under a
@@ -51,7 +60,8 @@ def group_semantics(
     among failures gets something bounded; and each group gets what a declared definition says.
 
     Args:
-        advantage: called by parameter name, see :data:`assay.audit.grouped.NAMES`; returns ``[B]`` or ``[B, T]``, or
+        advantage: called by parameter name, see
+            :data:`assay.audit.invariants.grouped.NAMES`; returns ``[B]`` or ``[B, T]``, or
             a tuple that begins with it.
         definition: one of :data:`FORMS`, or a function from one group's rewards to its advantages.
         scope: ``"batch"`` where the whole batch is normalised together on purpose, so that groups touch each other.

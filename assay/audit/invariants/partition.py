@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.audit.check import TOLERANCE, Check, SubjectError, answers, foreign, relative_gap, verdict_of
-from assay.audit.layouts import Layout, MicroBatch, Rows, Window, example_rows, lay_out, layouts, one_batch
+from assay.audit.invariants.layouts import Layout, MicroBatch, Rows, Window, example_rows, lay_out, layouts, one_batch
 
 Update = Callable[[Window], Tensor]
 """Makes one optimiser step. It returns the scalar whose gradient is applied, or that gradient itself."""
@@ -57,8 +57,8 @@ def partition(
     Args:
         update: makes one step from a window; :func:`accumulated` makes it from a loss for each micro-batch.
         rows: what every layout must give one gradient for; None takes
-            :func:`assay.audit.layouts.example_rows`.
-        ways: layouts to try; None takes all of :func:`assay.audit.layouts.layouts`.
+            :func:`assay.audit.invariants.layouts.example_rows`.
+        ways: layouts to try; None takes all of :func:`assay.audit.invariants.layouts.layouts`.
         declared: the gradient by the formula that the reduction's name stands for, scale included: by ``logp``,
             ``[N, T]``, where ``update`` returns a scalar, in its own shape otherwise. None compares with one batch.
         tolerance: largest relative difference that still agrees.

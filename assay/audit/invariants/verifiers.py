@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from assay.audit.byname import call_by_name, parameters_of
 from assay.audit.check import Check, SubjectError, answers, verdict_of
-from assay.audit.findings import few
-from assay.audit.killable import Ending, run_each
+from assay.audit.invariants.byname import call_by_name, parameters_of
+from assay.audit.invariants.findings import few
+from assay.audit.invariants.killable import Ending, run_each
 from assay.types import Outcome
 
 WHAT = "the grader"

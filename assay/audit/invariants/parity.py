@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.audit.byname import call_by_name
 from assay.audit.check import TOLERANCE, Check, SubjectError, answers, verdict_of
-from assay.audit.findings import few, told_apart
+from assay.audit.invariants.byname import call_by_name
+from assay.audit.invariants.findings import few, told_apart
 from assay.core.advantages import leave_one_out
 from assay.core.streams import Stream, normals, uniforms
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from assay.audit.check import SubjectError, foreign
-from assay.errors import AssayError
 
 
 def parameters_of(what: str, function: Callable[..., Any], offered: Mapping[str, Any]) -> tuple[str, ...]:
@@ -39,18 +38,4 @@ def call_by_name(what: str, function: Callable[..., Any], offered: Mapping[str, 
     Raises:
         SubjectError: it requires something that there is not, or raises.
     """
-    return called(what, function, **{name: offered[name] for name in parameters_of(what, function, offered)})
-
-
-def called(what: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call a function that may be one of ours: its own errors are refusals like anyone's.
-
-    Raises:
-        SubjectError: it raises.
-    """
-    try:
-        return foreign(what, function, *args, **kwargs)
-    except SubjectError:
-        raise
-    except AssayError as error:
-        raise SubjectError(f"{what} raised {type(error).__name__}: {error}") from error
+    return foreign(what, function, **{name: offered[name] for name in parameters_of(what, function, offered)})
