@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
 
-.PHONY: run test check docs benchmark-trl clean
+.PHONY: run test check docs specimens test-peers peers-table benchmark-trl clean
 
 run: $(VENV)/ready
 	$(BIN)/assay train recipes/seed.toml
@@ -22,6 +22,10 @@ check: $(VENV)/ready-test
 docs: $(VENV)/ready-test
 	$(BIN)/python -m sphinx -W -q docs docs/_build
 	@echo docs/_build/index.html
+
+# Every decidable bug of the public list, wrong and right: caught, missed, false alarms.
+specimens: $(VENV)/ready
+	$(BIN)/python -m specimens
 
 # torch goes first and alone: other packages would bring a build of several gigabytes with them.
 $(VENV)/ready: requirements/constraints.txt pyproject.toml
@@ -46,5 +50,19 @@ $(VENV)-trl/ready: requirements/constraints.txt pyproject.toml
 	$(VENV)-trl/bin/pip install --quiet -c requirements/constraints.txt -e . trl==1.16.0 transformers accelerate==1.15.0 datasets==5.2.0
 	touch $@
 
+# TRL, verl and OpenRLHF in one environment. verl and OpenRLHF go in without their own pins, which exclude each other.
+test-peers: $(VENV)-peers/ready
+	$(VENV)-peers/bin/python -m pytest -q tests/peers
+
+peers-table: $(VENV)-peers/ready
+	$(VENV)-peers/bin/python benchmarks/peers.py
+
+$(VENV)-peers/ready: requirements/constraints.txt requirements/peers.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)-peers
+	$(VENV)-peers/bin/pip install --quiet -c requirements/constraints.txt torch
+	$(VENV)-peers/bin/pip install --quiet -c requirements/constraints.txt -e '.[test]' -r requirements/peers.txt
+	$(VENV)-peers/bin/pip install --quiet --no-deps verl==0.9.1 openrlhf==0.11.2
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-trl docs/_build
+	rm -rf $(VENV) $(VENV)-trl $(VENV)-peers docs/_build

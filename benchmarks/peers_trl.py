@@ -53,12 +53,15 @@ SETTINGS: tuple[tuple[str, dict[str, str]], ...] = (
     ("trl.grpo", {"loss_type": "luspo", "mask_truncated_completions": "true", **PLAIN}),
     ("trl.grpo", {"loss_type": "luspo", "top_entropy_quantile": "0.2", **PLAIN}),
 )
-TRAINER_SETTINGS: tuple[tuple[str, dict[str, str]], ...] = (
-    ("trl.rloo_trainer", {}),
-    ("trl.grpo_trainer", {}),
-    ("trl.grpo_trainer", {"loss_type": "dr_grpo", "max_completion_length": "2", **PLAIN}),
-    ("trl.grpo_trainer", {"loss_type": "luspo", **PLAIN}),
+TRAINER_SETTINGS: tuple[tuple[str, dict[str, str], dict[str, Any]], ...] = (
+    ("trl.rloo_trainer", {}, {}),
+    ("trl.rloo_trainer", {}, {"prompts": ("a", "b"), "length": 1}),
+    ("trl.rloo_trainer", {}, {"prompts": ("a", "b b"), "length": 1}),
+    ("trl.grpo_trainer", {}, {}),
+    ("trl.grpo_trainer", {"loss_type": "dr_grpo", **SHORT, **PLAIN}, {}),
+    ("trl.grpo_trainer", {"loss_type": "luspo", **PLAIN}, {}),
 )
+"""With the prompts of a batch and the longest response, where they are not one prompt and three tokens."""
 
 
 def rows() -> list[dict[str, Any]]:
@@ -104,8 +107,8 @@ def _by_problem(world: World, ascent: Tensor, nearest: tuple[str, ...], exact: f
 
 
 def _trainer_rows() -> Iterator[dict[str, Any]]:
-    for name, settings in TRAINER_SETTINGS:
-        subject = TRAINERS[name](settings, group_size=2)
+    for name, settings, shape in TRAINER_SETTINGS:
+        subject = TRAINERS[name](settings, group_size=2, **shape)
         report = subject.audit()
         assert report.ascends is not None, report.check.detail
         yield {
@@ -113,6 +116,7 @@ def _trainer_rows() -> Iterator[dict[str, Any]]:
             "settings": settings,
             "group_size": 2,
             "boundary": "whole trainer",
+            "prompts": [place.problem.name for place in subject.problems],
             "objective": subject.objective,
             "ascends": report.ascends.coefficients,
             "residual": report.ascends.residual,

@@ -42,7 +42,8 @@ def identities_table(atlas: dict[str, Any]) -> list[str]:
         ValueError: one of them does not hold.
     """
     rows = ["| identity | case | formula | enumerated | difference |", "|---|---|---|---|---|"]
-    for entry in atlas["identities"]:
+    statements = list(dict.fromkeys(entry["statement"] for entry in atlas["identities"]))
+    for entry in sorted(atlas["identities"], key=lambda entry: statements.index(entry["statement"])):
         if not entry["gap"] <= GAP:
             raise ValueError(f"the atlas's identity {entry['statement']!r} ({entry['case']}) is off by {entry['gap']}")
         rows.append(

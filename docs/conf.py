@@ -202,6 +202,8 @@ def public_names() -> set[str]:
     names = {f"assay.{name}" for name in assay.__all__}
     for package in ("assay.core", "assay.tree"):
         for found in pkgutil.iter_modules(import_module(package).__path__, f"{package}."):
+            if "._" in found.name:
+                continue
             module = import_module(found.name)
             names |= {
                 f"{module.__name__}.{name}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from assay.core import parts
+from assay.core import _parts as parts
 from assay.core.estimator import Algorithm
 from assay.core.settings import Settings
 

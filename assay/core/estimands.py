@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from assay.core.estimator import Algorithm
-from assay.core.parts import STD_SCALED
+from assay.core._parts import STD_SCALED
 from assay.core.settings import PLACEMENTS, Settings
 
 

@@ -27,8 +27,8 @@ class Front:
         memory: what the next token attends to.
     """
 
-    logp: Float[Tensor, "*nodes"]
-    logits: Float[Tensor, "*nodes V"]
+    logp: Float[Tensor, "..."]
+    logits: Float[Tensor, "... V"]
     memory: Memory
 
     @property
@@ -91,7 +91,7 @@ def descend(
     return ended, front
 
 
-def _edge_logp(front: Front, level: Level, low: int, high: int) -> Float[Tensor, "*nodes V"]:
+def _edge_logp(front: Front, level: Level, low: int, high: int) -> Float[Tensor, "... V"]:
     """Return the log-probability of each prefix that is one token longer; -inf where it is forbidden."""
     logits = front.logits
     if level.allowed is not None:
@@ -101,7 +101,7 @@ def _edge_logp(front: Front, level: Level, low: int, high: int) -> Float[Tensor,
 
 
 def _advance(
-    policy: IncrementalPolicy, front: Front, edges: Float[Tensor, "*nodes V"], level: Level, low: int, high: int
+    policy: IncrementalPolicy, front: Front, edges: Float[Tensor, "... V"], level: Level, low: int, high: int
 ) -> Front:
     """Read the inner children of all nodes."""
     inner = level.inner

@@ -20,7 +20,7 @@ from assay.audit.call import make_batch, slope
 from assay.core.algorithms import ALGORITHMS
 from assay.core.estimands import estimand, objective
 from assay.core.estimator import Rows, loss, prepare
-from assay.core.parts import CONSTANT_LENGTH, TOKEN_MEAN, TOKEN_SUM
+from assay.core._parts import CONSTANT_LENGTH, TOKEN_MEAN, TOKEN_SUM
 from assay.core.settings import COMMON, PLACEMENTS, Settings
 from assay.core.streams import Stream, normals, uniforms
 from assay.errors import ConfigError

@@ -139,6 +139,11 @@ def test_rows_that_do_not_split_could_not_run():
         subject("trl.grpo_trainer", {"gradient_accumulation_steps": 2}, group_size=3)
 
 
+def test_steps_that_mix_two_generations_could_not_run():
+    with pytest.raises(SubjectError, match="must divide the other"):
+        subject("trl.grpo_trainer", {"gradient_accumulation_steps": 2, "steps_per_generation": 3}, group_size=3)
+
+
 def test_an_unknown_setting_is_an_error():
     with pytest.raises(ConfigError, match="it can be one of"):
         subject("trl.rloo_trainer", {"max_grad_norm": 1})

@@ -34,8 +34,8 @@ REACHES = (
 )
 MISSES = (
     "generation, TRL's model head and reward calls, which are float32 there and float64 here; rows come sorted by "
-    "prompt, as TRL's sampler lays them out; the shuffle into micro-batches is averaged over rather than drawn; what "
-    "lies under the mask is zero, as TRL's head leaves it"
+    "prompt, as TRL's sampler lays them out; padded prompts, whose positions shift; the shuffle into micro-batches is "
+    "averaged over rather than drawn; what lies under the mask is zero, as TRL's head leaves it"
 )
 GRPO_MISSES = f"{MISSES}; adaptive entropy, which has a memory; more than one process"
 RLOO_MISSES = f"{MISSES}; the division by gradient_accumulation_steps is Transformers' and is repeated here"

@@ -1,4 +1,4 @@
-"""What TRL's two methods read of their trainer, without one: settings, one process, and a prescribed rollout in place of
+"""What TRL's two methods read of their trainer: its settings, one process, and a prescribed rollout in place of
 generation, reward functions and model."""
 
 from __future__ import annotations

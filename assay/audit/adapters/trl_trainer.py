@@ -11,7 +11,6 @@ import contextlib
 import gc
 import importlib
 import logging
-import math
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,19 +18,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from assay.audit.adapters.tiny_gpt2 import WORDS, CausalLM, tiny_models, tiny_tokenizer, word_ids
 from assay.audit.adapters.trl_settings import in_force, objective, trl_class, trl_config, trl_versions
 from assay.audit.call import Group
 from assay.audit.check import SubjectError
 from assay.audit.gradients import Prompted, prompted
 from assay.audit.trainers import Step, TrainerSubject
-from assay.core.streams import Stream, normals
 from assay.tree.prefix import Grammar, PrefixTree, prefix_tree
 
-WORDS = ("<end>", "a", "b")
-"""The vocabulary; the first word ends a response and pads."""
 TOLERANCE = 2e-6
 WHY = "TRL's model head returns float32 log-probabilities and its rewards and advantages are float32"
 REACHES = (
@@ -40,21 +37,6 @@ REACHES = (
 MISSES = (
     "generation, which is prescribed; what comes after the gradient: clipping its norm, the optimizer; other models"
 )
-
-
-class CausalLM:
-    """A Transformers model as a policy: tokens to logits, and parameters by TRL's names."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def __call__(self, tokens: Int[Tensor, "B S"], /) -> Float[Tensor, "B S V"]:
-        logits: Tensor = self.model(tokens, attention_mask=torch.ones_like(tokens)).logits
-        return logits
-
-    def named_parameters(self) -> Any:
-        """Yield every parameter with its name."""
-        return self.model.named_parameters()
 
 
 def grpo_trainer(
@@ -87,13 +69,14 @@ def _subject(
             number of a; to the others, each b is worth a quarter. Both are exact in float32.
         length: longest response in tokens.
     """
+    versions = trl_versions()
     with tempfile.TemporaryDirectory() as directory, _quiet():
-        model, reference = _models(Path(directory))
+        model, reference = tiny_models(Path(directory))
         config = trl_config(trainer, pairs, **_fixed(trainer, pairs, group_size * len(prompts), group_size, directory))
         tree = prefix_tree(Grammar(tokens=len(WORDS), max_length=length, end=0))
         policy, frozen = CausalLM(model), CausalLM(reference)
         problems = [
-            prompted(policy, frozen, prompt, torch.tensor(_ids(prompt)), tree, _rewards(number, tree))
+            prompted(policy, frozen, prompt, torch.tensor(word_ids(prompt)), tree, _rewards(number, tree))
             for number, prompt in enumerate(prompts)
         ]
         step = _step(trainer, config, model, problems)
@@ -105,16 +88,12 @@ def _subject(
         group_size,
         objective=objective(trainer, config),
         settings=in_force(trainer, config),
-        versions=trl_versions(),
+        versions=versions,
         reaches=REACHES.format(f"{trainer}Trainer"),
         misses=MISSES,
         tolerance=TOLERANCE,
         why=WHY,
     )
-
-
-def _ids(prompt: str) -> list[int]:
-    return [WORDS.index(word) for word in prompt.split()]
 
 
 def _rewards(number: int, tree: PrefixTree) -> Float[Tensor, " M"]:
@@ -131,11 +110,17 @@ def _fixed(trainer: str, pairs: Mapping[str, str], rows: int, group_size: int, d
         raise SubjectError(
             f"{rows} responses cannot be split into steps_per_generation = {asked.steps_per_generation} micro-batches"
         )
+    passes, accumulated = asked.steps_per_generation * asked.num_iterations, asked.gradient_accumulation_steps
+    if passes % accumulated and accumulated % passes:
+        raise SubjectError(
+            f"steps_per_generation x num_iterations = {passes} and gradient_accumulation_steps = {accumulated}: one "
+            "must divide the other, or a step mixes what two calls prescribed"
+        )
     return {
         "output_dir": directory,
         "num_generations": group_size,
         "per_device_train_batch_size": rows // asked.steps_per_generation,
-        "max_steps": math.ceil(asked.steps_per_generation * asked.num_iterations / asked.gradient_accumulation_steps),
+        "max_steps": max(1, passes // accumulated),
         "learning_rate": 0.0,
         "optim": "sgd",
         "max_grad_norm": 0.0,
@@ -171,54 +156,6 @@ def _short_collections() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-def _models(directory: Path) -> tuple[Any, Any]:
-    """Return a GPT-2 in float64, and its reference, from which TRL will load it again by its path."""
-    transformers = importlib.import_module("transformers")
-    config = transformers.GPT2Config(
-        vocab_size=len(WORDS),
-        n_positions=8,
-        n_embd=8,
-        n_layer=1,
-        n_head=2,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        bos_token_id=0,
-        eos_token_id=0,
-        pad_token_id=0,
-    )
-    with torch.random.fork_rng():
-        reference = transformers.GPT2LMHeadModel(config).double()
-    for name, parameter in reference.named_parameters():  # in place of what the global stream drew
-        nn.init.constant_(parameter, 1.0 if "ln" in name and name.endswith("weight") else 0.0)
-    _move(reference, seed=0)
-    reference.save_pretrained(directory)
-    with torch.random.fork_rng():
-        model = transformers.GPT2LMHeadModel.from_pretrained(directory, dtype=torch.float64)
-    _move(model, seed=1)
-    return model, reference.eval()
-
-
-@torch.no_grad()
-def _move(model: nn.Module, *, seed: int) -> None:
-    """Add addressed noise to every weight: most to the embeddings, so that each prefix has a say of its own."""
-    for number, (name, parameter) in enumerate(model.named_parameters()):
-        noise = normals(seed, Stream.INIT, parameter.numel(), problem=number)
-        scale = 0.02 if parameter.ndim == 1 else 0.3 if "wte" in name or "wpe" in name else 0.1
-        parameter.add_(scale * noise.view(parameter.shape))
-
-
-def _tokenizer() -> Any:
-    """Return a tokenizer of the few words, one token each."""
-    tokenizers = importlib.import_module("tokenizers")
-    made = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token=WORDS[0])
-    )
-    made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    fast = importlib.import_module("transformers").PreTrainedTokenizerFast
-    return fast(tokenizer_object=made, eos_token=WORDS[0], pad_token=WORDS[0], padding_side="left")
 
 
 def _step(trainer: str, config: Any, model: nn.Module, problems: Sequence[Prompted]) -> Step:
@@ -270,7 +207,7 @@ def _build(
             reward_funcs=reward,
             args=config,
             train_dataset=datasets.Dataset.from_dict({"prompt": prompts}),
-            processing_class=_tokenizer(),
+            processing_class=tiny_tokenizer(),
             callbacks=[Keep()],
         )
     made.remove_callback(transformers.PrinterCallback)

@@ -1,4 +1,4 @@
-"""The parts that named algorithms are put together from: advantages, terms and weights of rows under settings.
+"""The parts that :mod:`assay.core.algorithms` puts together: advantages, terms and weights of rows under settings.
 
 Each function here only picks columns and settings; what it computes, its estimand and its source are in the function
 that it calls.
