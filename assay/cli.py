@@ -194,7 +194,7 @@ class Audit:
     subject: Annotated[Positional[str], arg(metavar="[SUBJECT]", help_behavior_hint="")] = ""
     """What to audit. seed: the seed experiment's policy gradient, in all 17 tensors over all 100 trajectories.
     package.module:function: a loss, called with the parameters it names. Or a name that --list gives, such as
-    assay.grpo or trl.grpo."""
+    assay.grpo, trl.grpo or trl.grpo_trainer."""
     names: Annotated[bool, arg(name="list", help_behavior_hint="")] = False
     """Print the subjects that have a name, and which of them can run here."""
     settings: Annotated[
@@ -203,8 +203,8 @@ class Audit:
     """A setting of a subject that has a name; may be given several times."""
     objective: Annotated[str | None, arg(constructor=str, metavar="SUM", help_behavior_hint="")] = None
     """What a loss is said to ascend, such as 'reward - 0.03*kl' (default: the subject's own, or reward)."""
-    group_size: int = 4
-    """Responses in a group."""
+    group_size: OptionalCount = None
+    """Responses in a group (default: 4; 2 for a whole trainer)."""
     prompts: int = 1
     """Groups in a batch: 1, or one of each problem of the world, for a loss that couples them."""
     advantage: Annotated[str | None, arg(constructor=str, metavar="MODULE:FUNCTION", help_behavior_hint="")] = None
@@ -225,7 +225,7 @@ class Audit:
             return self._list()
         if not self.subject:
             raise ConfigError("audit: say what to audit; assay audit --list names what there is")
-        record, claims, words = self._seed() if self.subject == "seed" else self._loss()
+        record, claims, words = self._seed() if self.subject == "seed" else self._subject()
         if self.output is not None:
             write_new(self.output, to_json(record))
         if self.json:
@@ -243,27 +243,38 @@ class Audit:
             _say(f"{name:34} {note}".rstrip())
         return 0
 
+    def _refuse_other_than(self, *own: str) -> None:
+        """Refuse an option that this subject would not read."""
+        read = {"output", "json", "subject", *own}
+        for name, entry in self.__dataclass_fields__.items():
+            if name not in read and getattr(self, name) != entry.default:
+                option = {"names": "list", "settings": "set"}.get(name, name.replace("_", "-"))
+                raise ConfigError(f"audit {self.subject}: --{option} is for a loss and would do nothing")
+
     def _seed(self) -> tuple[dict[str, Any], list[Claim], list[str]]:
-        own = {"output", "json", "subject"}
-        others = [name for name, entry in self.__dataclass_fields__.items() if name not in own]
-        changed = [name for name in others if getattr(self, name) != self.__dataclass_fields__[name].default]
-        if changed:
-            option = {"names": "list", "settings": "set"}.get(changed[0], changed[0].replace("_", "-"))
-            raise ConfigError(f"audit seed: --{option} is for a loss and would do nothing")
+        self._refuse_other_than()
         from assay.audit.seed import audit, claims
 
         record = audit()
         return record, claims(record), [f"Not shown: {limit}" for limit in record["limits"]]
 
-    def _loss(self) -> tuple[dict[str, Any], list[Claim], list[str]]:
+    def _subject(self) -> tuple[dict[str, Any], list[Claim], list[str]]:
         from assay.audit.losses import loss
-        from assay.audit.subjects import find, load
+        from assay.audit.subjects import find, find_trainer, load, named_trainers
         from assay.tree.saved import find_world
+
+        if self.subject in named_trainers():
+            self._refuse_other_than("objective", "group_size", "settings")
+            trainer = find_trainer(self.subject, self.settings, group_size=self.group_size or 2)
+            made = trainer.audit(self.objective)
+            about = {name: getattr(trainer, name) for name in ("settings", "versions", "reaches", "misses")}
+            words = [f"reaches: {trainer.reaches}", f"not reached: {trainer.misses}"]
+            return {**made.record(), **about}, [*made.claims], [*made.in_words(), *words]
 
         report = loss(
             find(self.subject, self.settings),
             objective=self.objective,
-            group_size=self.group_size,
+            group_size=4 if self.group_size is None else self.group_size,
             prompts=self.prompts,
             advantage=None if self.advantage is None else load(self.advantage),
             world=find_world(self.world, off_policy=self.off_policy),

@@ -9,9 +9,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from assay.audit.call import Loss
 from assay.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from assay.audit.trainers import TrainerSubject
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,15 @@ class Subject:
     def declared(self, group_size: int) -> str:
         """Return the objective for groups of one size."""
         return self.objective if isinstance(self.objective, str) else self.objective(group_size)
+
+
+@runtime_checkable
+class TrainerMaker(Protocol):
+    """Builds a whole trainer from ``--set`` pairs."""
+
+    def __call__(self, pairs: Mapping[str, str], *, group_size: int) -> TrainerSubject:
+        """Return the trainer with groups of one size."""
+        ...
 
 
 Maker = Callable[[Mapping[str, str]], Subject]
@@ -94,10 +107,26 @@ def named_subjects() -> dict[str, Maker]:
     return makers
 
 
+def named_trainers() -> dict[str, TrainerMaker]:
+    """Return the maker of every whole trainer that has a name; no library is imported."""
+    trainers: dict[str, TrainerMaker] = importlib.import_module("assay.audit.adapters.trl_trainer").TRAINERS
+    return trainers
+
+
+def find_trainer(subject: str, settings: Sequence[str], *, group_size: int) -> TrainerSubject:
+    """Return the whole trainer of a name.
+
+    Raises:
+        ConfigError: a setting is unknown, malformed or would not be read.
+        SubjectError: the library is missing or of another version.
+    """
+    return named_trainers()[subject](_pairs(settings), group_size=group_size)
+
+
 def available() -> dict[str, str]:
     """Return a note for every subject that has a name: the library that is here, or that it is not."""
     notes = {}
-    for name in named_subjects():
+    for name in (*named_subjects(), *named_trainers()):
         library = name.partition(".")[0]
         try:
             notes[name] = f"{library} {importlib.metadata.version(library)}"

@@ -11,10 +11,12 @@ through the same policy. The probabilities and the objective are ours, from the 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -23,12 +25,14 @@ from torch import Tensor
 from assay.audit.call import Group
 from assay.audit.check import TOLERANCE, Check, SubjectError, answers, foreign, verdict_of
 from assay.audit.gradients import Prompted, by_name, objective_field, trained, weight_name
+from assay.audit.loss_report import describe
 from assay.threads import one_thread
 from assay.tree.attribution import Attribution, attribute
 from assay.tree.fields import FIELDS, parse_objective
 from assay.tree.groups import multisets
 from assay.tree.world import TreeProblem
 from assay.types import Policy
+from assay.verdicts import Claim, Verdict
 
 Step = Callable[[Sequence[Group]], Mapping[str, Tensor]]
 """Makes a trainer take one step on a group of responses to every problem, given by number, without moving a weight;
@@ -51,6 +55,30 @@ class TrainerReport:
     check: Check
     ascent: Mapping[str, Tensor]
     ascends: Attribution | None
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Return its one claim, as reports of losses return theirs."""
+        return (self.check,)
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the trainer ascends what is declared."""
+        return self.check.verdict is Verdict.HOLDS
+
+    def in_words(self) -> list[str]:
+        """Return what the trainer ascends, in words and coefficients."""
+        return [] if self.ascends is None else [f"ascends: {describe(self.ascends)}"]
+
+    def record(self) -> dict[str, Any]:
+        """Return the report as plain values, ready for JSON."""
+        return {
+            "verdict": self.check.verdict,
+            "claims": [dataclasses.asdict(self.check)],
+            "ascends": None if self.ascends is None else dataclasses.asdict(self.ascends),
+            "ascent": {name: made.tolist() for name, made in self.ascent.items()},
+            "in_words": self.in_words(),
+        }
 
 
 @dataclass(frozen=True)

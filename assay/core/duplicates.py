@@ -6,8 +6,8 @@ the policy knows every response's probability. So the leave-one-out estimate, a 
     g = 1/(G(G-1)) Σ_{a<b ∈ D} c_a c_b (R_a - R_b) (s_a - s_b),      c = counts,  s = ∇logp,
 
 is replaced by its average over all counts that give D (Rao and Blackwell). It keeps its expectation, and its variance
-is never larger, whatever the rewards, the policy and G. With ``e = G - |D|`` duplicates and ``φ(u) = (exp(u) - 1) / u`` the
-average that is needed is a ratio of two coefficients of ``x^e``, all of whose parts are positive::
+is never larger, whatever the rewards, the policy and G. With ``e = G - |D|`` duplicates and ``φ(u) = (exp(u) - 1) / u``
+the average that is needed is a ratio of two coefficients of ``x^e``, all of whose parts are positive::
 
     E[c_a c_b | D] = [x^e] exp((p_a + p_b) x) Π_{z ∈ D∖ab} φ(p_z x)  /  [x^e] Π_{z ∈ D} φ(p_z x) .
 

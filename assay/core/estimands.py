@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from assay.core.estimator import Algorithm
 from assay.core._parts import STD_SCALED
+from assay.core.estimator import Algorithm
 from assay.core.settings import PLACEMENTS, Settings
 
 

@@ -27,7 +27,7 @@ class Front:
         memory: what the next token attends to.
     """
 
-    logp: Float[Tensor, "..."]
+    logp: Float[Tensor, "..."]  # noqa: UP037 (a shape, not a quoted type)
     logits: Float[Tensor, "... V"]
     memory: Memory
 

@@ -17,10 +17,10 @@ import torch
 from assay.audit import losses as audit
 from assay.audit.adapters.own import SUBJECTS, subject
 from assay.audit.call import make_batch, slope
+from assay.core._parts import CONSTANT_LENGTH, TOKEN_MEAN, TOKEN_SUM
 from assay.core.algorithms import ALGORITHMS
 from assay.core.estimands import estimand, objective
 from assay.core.estimator import Rows, loss, prepare
-from assay.core._parts import CONSTANT_LENGTH, TOKEN_MEAN, TOKEN_SUM
 from assay.core.settings import COMMON, PLACEMENTS, Settings
 from assay.core.streams import Stream, normals, uniforms
 from assay.errors import ConfigError

@@ -1,11 +1,10 @@
-"""What verl 0.9.1 and OpenRLHF 0.11.2 ascend under given settings, as JSON rows.
+"""What TRL 1.16, verl 0.9.1 and OpenRLHF 0.11.2 ascend under given settings: the tables of docs/peers.md.
 
-Needs an environment that holds the libraries (``make test-peers`` makes it). Every group of two responses is
-enumerated. A batch is one group, or one of each of two problems where the row says two prompts. All rows take a few
-minutes on one core.
+    make peers-table                                # writes docs/peers.json; some ten minutes on one core
+    python benchmarks/peers.py trl.grpo             # prints the rows of one subject
 
-    python benchmarks/peers_verl_openrlhf.py > peers.json
-    python benchmarks/peers_verl_openrlhf.py verl.grpo        # rows of one subject
+Needs an environment that holds the libraries (``make test-peers`` makes it). A row of a loss enumerates every group of
+a small world through the library's own code; a row of a trainer runs a real one on every batch of a tiny GPT-2.
 """
 
 from __future__ import annotations
@@ -15,21 +14,26 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from assay import audit
 from assay.audit.adapters import openrlhf, verl
-from assay.audit.loss_report import describe
+from assay.audit.adapters.trl_trainer import TRAINERS
+from assay.audit.subjects import named_subjects
 from assay.core.streams import Stream, normals
+from assay.tree.attribution import Attribution
 from assay.tree.prefix import Grammar, prefix_tree
 from assay.tree.world import TreeProblem, World, default_world
 
-SUBJECTS = verl.SUBJECTS | openrlhf.SUBJECTS
+TARGET = Path(__file__).parents[1] / "docs" / "peers.json"
 SUM = {"loss_agg_mode": "seq-mean-token-sum"}
 NO_KL = {"algo.kl.init_coef": "0"}
 KL_LOSS = {"algo.kl.use_loss": "true", "algo.kl.init_coef": "0.1"}
+PLAIN = {"scale_rewards": "none"}
+SHORT = {"max_completion_length": "3"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Case:
     settings: Mapping[str, str] = field(default_factory=dict)
     world: str = "on-policy"
     prompts: int = 1
+    trainer: Mapping[str, Any] = field(default_factory=dict)
 
 
 def one_length(seed: int = 0) -> World:
@@ -70,6 +75,34 @@ WORLDS = {
     "other sampler": other_sampler(),
     "one length": one_length(),
 }
+
+
+def trl_cases() -> Iterator[Case]:
+    """Yield what the table shows of TRL."""
+    yield Case("trl.rloo")
+    yield Case("trl.rloo", {"normalize_advantages": "true"})
+    yield Case("trl.rloo", {}, "off-policy")
+    yield Case("trl.grpo")
+    for kind in ("dapo", "grpo", "bnpo", "sapo", "vespo", "cispo"):
+        yield Case("trl.grpo", {"loss_type": kind} | PLAIN)
+    yield Case("trl.grpo", {"loss_type": "cispo", "epsilon_high": "5"} | PLAIN)
+    yield Case("trl.grpo", {"loss_type": "grpo", "importance_sampling_level": "sequence"} | PLAIN)
+    for kind, length in (("dr_grpo", SHORT), ("luspo", {})):
+        yield Case("trl.grpo", {"loss_type": kind} | PLAIN | length)
+        yield Case("trl.grpo", {"loss_type": kind} | length)
+    luspo = {"loss_type": "luspo"} | PLAIN
+    yield Case("trl.grpo", luspo, "off-policy")
+    yield Case("trl.grpo", luspo | {"beta": "0.1"})
+    yield Case("trl.grpo", luspo | {"beta": "0.1", "use_bias_correction_kl": "false"})
+    yield Case("trl.grpo", luspo | {"beta": "0.1", "importance_sampling_level": "sequence"})
+    yield Case("trl.grpo", luspo | {"mask_truncated_completions": "true"})
+    yield Case("trl.grpo", luspo | {"top_entropy_quantile": "0.2"})
+    yield Case("trl.rloo_trainer")
+    yield Case("trl.rloo_trainer", trainer={"prompts": ("a", "b"), "length": 1})
+    yield Case("trl.rloo_trainer", trainer={"prompts": ("a", "b b"), "length": 1})
+    yield Case("trl.grpo_trainer")
+    yield Case("trl.grpo_trainer", {"loss_type": "dr_grpo"} | SHORT | PLAIN)
+    yield Case("trl.grpo_trainer", luspo)
 
 
 def verl_cases() -> Iterator[Case]:
@@ -133,39 +166,83 @@ def openrlhf_cases() -> Iterator[Case]:
 
 def row(case: Case) -> dict[str, Any]:
     """Audit one case and return it as plain values."""
-    subject = SUBJECTS[case.subject](case.settings)
-    report = audit.loss(subject, group_size=2, world=WORLDS[case.world], prompts=case.prompts)
+    made = _trainer_row(case) if case.subject in TRAINERS else _loss_row(case)
     library = case.subject.partition(".")[0]
-    made = report.ascends
     return {
         "library": library,
-        "version": subject.versions[library],
         "subject": case.subject,
         "settings": dict(case.settings),
         "world": case.world,
         "prompts": case.prompts,
-        "objective": report.objective,
-        "verdict": str(report.verdict),
-        "ascends": "" if made is None else describe(made),
-        "because": report.because,
-        "coefficients": {} if made is None else made.coefficients,
-        "residual": None if made is None else made.residual,
-        "by_problem": {name: describe(part) for name, part in report.by_problem.items()},
-        "variance_ratio": report.variance_ratio,
-        "invariants": {claim.name: str(claim.verdict) for claim in report.claims},
-        "findings": [finding for claim in report.claims for finding in claim.findings],
-        "tolerance": subject.tolerance,
-        "why": subject.why,
-        "reaches": subject.reaches,
-        "misses": subject.misses,
+        **made,
     }
 
 
-def rows(subject: str = "") -> list[dict[str, Any]]:
-    """Return the rows of the table, or those of one subject."""
-    cases = [*verl_cases(), *openrlhf_cases()]
-    return [row(case) for case in cases if not subject or case.subject == subject]
+def _loss_row(case: Case) -> dict[str, Any]:
+    subject = named_subjects()[case.subject](case.settings)
+    report = audit.loss(subject, group_size=2, world=WORLDS[case.world], prompts=case.prompts)
+    return {
+        "objective": report.objective,
+        "verdict": str(report.verdict),
+        "ascends": _short(report.ascends),
+        "because": report.because,
+        "variance_ratio": report.variance_ratio,
+        "invariants": {claim.name: str(claim.verdict) for claim in report.claims},
+        "tolerance": subject.tolerance,
+        "why": subject.why,
+        "versions": dict(subject.versions),
+    }
+
+
+def _trainer_row(case: Case) -> dict[str, Any]:
+    subject = TRAINERS[case.subject](case.settings, group_size=2, **case.trainer)
+    report = subject.audit()
+    if "prompts" in case.trainer:
+        lengths = sorted({len(place.prompt) for place in subject.problems})
+        world = f"{len(subject.problems)} prompts of {' and '.join(map(str, lengths))} tokens"
+    else:
+        world = "one prompt"
+    return {
+        "world": world,
+        "objective": subject.objective,
+        "verdict": str(report.check.verdict),
+        "ascends": _short(report.ascends),
+        "because": "",
+        "variance_ratio": None,
+        "invariants": {report.check.name: str(report.check.verdict)},
+        "tolerance": subject.tolerance,
+        "why": subject.why,
+        "versions": dict(subject.versions),
+    }
+
+
+def _short(made: Attribution | None) -> str:
+    """Return what is ascended in as few words as a cell of a table takes."""
+    if made is None:
+        return ""
+    terms = " + ".join(f"{value:.5g} {name}" for name, value in made.coefficients.items()).replace("+ -", "- ")
+    return (terms or "nothing") if made.exact else f"no known sum; {terms} leaves {made.residual:.1%}"
+
+
+def cases() -> Iterator[Case]:
+    """Yield every row's case."""
+    yield from trl_cases()
+    yield from verl_cases()
+    yield from openrlhf_cases()
+
+
+def main() -> None:
+    """Print the rows of the subjects that are asked for, or write all of them for the docs."""
+    if len(sys.argv) > 1:
+        print(json.dumps([row(case) for case in cases() if case.subject in sys.argv[1:]], indent=1))
+        return
+    rows = []
+    for case in cases():
+        rows.append(row(case))
+        print(case.subject, dict(case.settings), case.world, rows[-1]["verdict"], rows[-1]["ascends"], flush=True)
+    versions = {name: version for made in rows for name, version in made.pop("versions").items()}
+    TARGET.write_text(json.dumps({"versions": versions, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    print(json.dumps(rows(*sys.argv[1:2]), indent=1))
+    main()
