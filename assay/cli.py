@@ -31,6 +31,8 @@ from assay.verdicts import Claim, Verdict, exit_code, overall
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from assay.tree.world import World
+
 
 OptionalPath = Annotated[Path | None, arg(constructor=Path, metavar="PATH", help_behavior_hint="")]
 OptionalCount = Annotated[int | None, arg(constructor=int, metavar="INT", help_behavior_hint="")]
@@ -213,6 +215,12 @@ class Audit:
     """Where to audit: a world's name, or a file that holds one."""
     off_policy: Flag = False
     """Draw the responses from an older policy, in the default world."""
+    temperature: float = 1.0
+    """Draw the responses at this temperature, while the policy is scored at 1."""
+    top_k: int = 0
+    """Draw only the likeliest tokens, so many (0: all), while the policy is scored over all."""
+    top_p: float = 1.0
+    """Draw only the likeliest tokens, of this mass together, while the policy is scored over all."""
     output: OptionalPath = None
     """Also write the full record as JSON here; must not exist."""
     json: Flag = False
@@ -243,6 +251,20 @@ class Audit:
             _say(f"{name:34} {note}".rstrip())
         return 0
 
+    def _world(self) -> World:
+        from assay.tree.saved import find_world
+        from assay.tree.worlds import decoded
+
+        if self.temperature <= 0 or self.top_k < 0 or not 0 < self.top_p <= 1:
+            raise ConfigError(
+                f"--temperature {self.temperature} --top-k {self.top_k} --top-p {self.top_p}: need a positive "
+                "temperature, a top-k of 0 or more and a top-p in (0, 1]"
+            )
+        world = find_world(self.world, off_policy=self.off_policy)
+        if (self.temperature, self.top_k, self.top_p) == (1.0, 0, 1.0):
+            return world
+        return decoded(world, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
+
     def _refuse_other_than(self, *own: str) -> None:
         """Refuse an option that this subject would not read."""
         read = {"output", "json", "subject", *own}
@@ -261,7 +283,6 @@ class Audit:
     def _subject(self) -> tuple[dict[str, Any], list[Claim], list[str]]:
         from assay.audit.losses import loss
         from assay.audit.subjects import find, find_trainer, load, named_trainers
-        from assay.tree.saved import find_world
 
         if self.subject in named_trainers():
             self._refuse_other_than("objective", "group_size", "settings")
@@ -277,7 +298,7 @@ class Audit:
             group_size=4 if self.group_size is None else self.group_size,
             prompts=self.prompts,
             advantage=None if self.advantage is None else load(self.advantage),
-            world=find_world(self.world, off_policy=self.off_policy),
+            world=self._world(),
         )
         return report.record(), [*report.claims], report.in_words()
 

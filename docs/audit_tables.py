@@ -78,23 +78,29 @@ def _ascended(entry: dict[str, Any]) -> str:
     return f"nearest {coefficient:.3g} {best}, leaves {residual:.0%}"
 
 
+def versions_table() -> list[str]:
+    """Return the versions that the recorded verdicts rest on."""
+    versions = json.loads((HERE / "peers.json").read_text())["versions"]
+    return ["| package | version |", "|---|---|", *(f"| {name} | {version} |" for name, version in versions.items())]
+
+
 def peers_table(library: str) -> list[str]:
-    """Return the recorded verdicts about one library: settings, what is ascended, variance, what disagrees."""
+    """Return the recorded verdicts about one library: where, settings, what is ascended, variance, what disagrees."""
     record = json.loads((HERE / "peers.json").read_text())
     rows = [
-        "| subject | settings | against | verdict | ascends | variance | other claims that disagree |",
-        "|---|---|---|---|---|---|---|",
+        "| subject | settings | world | against | verdict | ascends | variance | other claims that disagree |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in record["rows"]:
         if row["library"] != library:
             continue
-        settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items()) or "its defaults"
-        others = ", ".join(
-            name for name, verdict in row["invariants"].items() if verdict != "holds" and not name.startswith("I1 ")
-        )
-        ratio = row["variance_ratio"]
+        settings = "<br>".join(f"`{key}={value}`" for key, value in row["settings"].items()) or "its defaults"
+        others = [name for name, verdict in row["invariants"].items() if verdict == "disagrees" and name[:3] != "I1 "]
+        ratio = "" if row["variance_ratio"] is None else f"{row['variance_ratio']:.3g}"
+        world = row["world"] + (f", {row['prompts']} prompts a batch" if row["prompts"] > 1 else "")
+        ascends = row["ascends"] + (f": {row['because']}" if row["because"] and row["verdict"] == "disagrees" else "")
         rows.append(
-            f"| `{row['subject']}` | {settings} | {row['objective']} | {row['verdict']} | {row['ascends']} "
-            f"| {'' if ratio is None else f'{ratio:.3g}'} | {others} |"
+            f"| `{row['subject']}` | {settings} | {world} | {row['objective']} | {row['verdict']} | {ascends} "
+            f"| {ratio} | {', '.join(others)} |"
         )
     return rows

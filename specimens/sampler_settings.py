@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from assay.audit.invariants.decoding import processed_logp
 from assay.audit.invariants.scoring import scorer_agrees, statistic_agrees
+from assay.core.logprobs import processed_logp
 from specimens.bench import Specimen
 
 Logits = Float[Tensor, "*rows V"]

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from assay.audit.check import SubjectError, foreign
+from assay.audit.check import SubjectError, derivative, foreign
 from assay.core.advantages import leave_one_out
 from assay.tree.world import TreeProblem, World
 
@@ -223,7 +223,7 @@ def _derivative(loss: Loss, given: dict[str, Tensor], leaf: Tensor) -> Tensor:
         raise SubjectError("the loss has no gradient: it does not depend on logp or logits, or detaches them")
     if not bool(value.isfinite()):
         raise NotFiniteError(f"the loss is {float(value.detach())} on a batch of ordinary numbers")
-    made: Tensor | None = torch.autograd.grad(value.sum(), leaf, allow_unused=True)[0]
+    (made,) = derivative("the loss", value, (leaf,))
     if made is None:
         raise SubjectError("the loss has no gradient: it does not depend on logp or logits, or detaches them")
     return made

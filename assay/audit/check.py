@@ -8,10 +8,11 @@ code is called through :func:`foreign`, and :func:`answers` turns the error into
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec
 
+import torch
 from torch import Tensor
 
 from assay.errors import AssayError
@@ -166,8 +167,33 @@ def answers(invariant: str) -> Callable[[Callable[P, Check]], Callable[P, Check]
     return wrap
 
 
+def derivative(what: str, value: Tensor, leaves: Sequence[Tensor], *, keep: bool = False) -> list[Tensor | None]:
+    """Differentiate what someone else's code returned; its backward may be theirs too.
+
+    Args:
+        what: how a message names it, such as ``"the loss"``.
+        value: one number on a graph.
+        leaves: to differentiate by; None is returned for one that the value does not depend on.
+        keep: whether the graph is needed again.
+
+    Raises:
+        SubjectError: the backward raised anything, as it does when an input was changed after its use.
+    """
+    made = foreign(
+        f"the backward of {what}", torch.autograd.grad, value.sum(), leaves, allow_unused=True, retain_graph=keep
+    )
+    return list(made)
+
+
 def relative_gap(made: Tensor, expected: Tensor) -> float:
-    """Return the largest difference over the largest expected entry (or over 1 where that is zero); NaN counts as
-    infinitely far."""
-    scale = float(expected.abs().max()) or 1.0
-    return float((made - expected).abs().max().nan_to_num(nan=float("inf"))) / scale
+    """Return the largest difference over the largest finite expected entry, or over 1 where that is zero.
+
+    Equal entries are no gap, infinities included. Any other entry that is not finite is infinitely far, NaN from NaN
+    too: nothing agrees with what is not a number.
+    """
+    if made.shape != expected.shape:
+        return float("inf")
+    finite = expected[expected.isfinite()].abs()
+    scale = float(finite.max()) if finite.numel() else 1.0
+    gap = torch.where(made == expected, 0.0, (made - expected).abs().double()).nan_to_num(nan=float("inf"))
+    return float(gap.max()) / (scale or 1.0) if gap.numel() else 0.0

@@ -185,10 +185,11 @@ def _groups(world: World, sizes: tuple[int, ...]) -> list[Group]:
     """Return one group of each problem: short responses of the first, long ones of the next, of unequal rewards."""
     groups = []
     for number, (problem, size) in enumerate(zip(world, sizes, strict=True)):
-        order, last = problem.tree.lengths.argsort(stable=True), len(problem.tree.path) - 1
+        order = problem.drawn[problem.tree.lengths[problem.drawn].argsort(stable=True)]
+        last = len(order) - 1
         places = torch.arange(size) * last // (2 * max(size - 1, 1))  # the shorter half
         members = order[places if number % 2 == 0 else last - places]
-        members[-1] = (problem.reward - problem.reward[members[0]]).abs().argmax()
+        members[-1] = order[(problem.reward[order] - problem.reward[members[0]]).abs().argmax()]
         groups.append((number, members))
     return groups
 

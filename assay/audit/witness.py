@@ -44,7 +44,7 @@ def smallest_witness(loss: Loss, world: World, design: Design, terms: dict[str, 
         return []
     number = 0 if design.sizes[0] > 1 else 1
     problem, size = world[number], design.sizes[number]
-    by_length = problem.tree.lengths.argsort(stable=True)[:_SMALLEST_RESPONSES]
+    by_length = problem.drawn[problem.tree.lengths[problem.drawn].argsort(stable=True)][:_SMALLEST_RESPONSES]
     for rows in multisets(len(by_length), size)[0]:
         members = by_length[rows]
         if len(set(members.tolist())) < 2:

@@ -8,6 +8,7 @@ from assay.core.settings import Settings
 
 _CLIP = ("clip_low", "clip_high")
 _GRADIENT = "the gradient of {J}"
+_COVERED = f"{_GRADIENT}, where the sampler can draw all that the policy can"
 _LIKELIHOOD = "the gradient of the log-likelihood of what the sampler drew, weighted by the advantage"
 _SURROGATE = (
     "the gradient of the surrogate Σ_t ratio_t A_t at the states that the sampler visits, without the tokens whose "
@@ -215,7 +216,7 @@ _TABLE = (
         parts.weighted_score,
         parts.TOKEN_SUM,
         on_policy=_GRADIENT,
-        off_policy=_GRADIENT,
+        off_policy=_COVERED,
         source="Precup, Sutton, Singh, 2000",
         live=("dynamic_sampling",),
         factor=_one,
@@ -227,7 +228,7 @@ _TABLE = (
         parts.weighted_score,
         parts.TOKEN_SUM,
         on_policy=f"{_GRADIENT}, with the repeats of a response in its group averaged out",
-        off_policy=_GRADIENT,
+        off_policy=_COVERED,
         source="Rao, 1945; Blackwell, 1947; Kool et al., 2020; closed form in assay.core.duplicates",
         live=("dynamic_sampling",),
         factor=_one,

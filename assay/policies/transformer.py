@@ -136,7 +136,9 @@ class TinyTransformer(nn.Module):
         along the axes of the ancestors, and so do all products of two of them.
         """
         (entries,) = memory
-        position = sum(entry.shape[-2] for entry in entries)
+        position, context = sum(entry.shape[-2] for entry in entries), self.position_embedding.num_embeddings
+        if position >= context:
+            raise InputError(f"token at position {position}: this policy was built with context {context}; raise it")
         x = self.token_embedding(tokens) + self.position_embedding.weight[position]
         query, own = self._project(x)
         entries = (*(entry.unsqueeze(-3) for entry in entries), own.unsqueeze(-2))

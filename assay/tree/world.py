@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from assay.core.streams import Stream, normals, uniforms
@@ -51,6 +51,11 @@ class TreeProblem:
     def sampler_logp(self) -> Float[Tensor, " M"]:
         """Return the log-probability with which each response is drawn."""
         return self.tree.token_logp(self.draws).sum(1)
+
+    @property
+    def drawn(self) -> Int[Tensor, " D"]:
+        """Return the responses that can be drawn, by number."""
+        return (self.sampler_logp > float("-inf")).nonzero()[:, 0]
 
     @property
     def mask(self) -> Bool[Tensor, "M T"]:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from assay.core.logprobs import processed_logp
 from assay.core.streams import Stream, normals, uniforms
 from assay.tree.fields import visits
 from assay.tree.prefix import Grammar, PrefixTree, prefix_tree
@@ -109,6 +110,24 @@ def far_world(*, seed: int = 0) -> World:
         sampler = old + 0.7 * _normals(seed, number + 8, problem.tree, _TOWARDS_SAMPLER)
         problems.append(replace(problem, logits_old=old, logits_sampler=sampler))
     return tuple(problems)
+
+
+def decoded(world: World, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> World:
+    """Return a world whose responses are drawn under a decoder's settings, while the policy is scored without them.
+
+    Args:
+        world: its policies stay.
+        temperature: as :func:`assay.core.logprobs.processed_logp` takes it, like the rest.
+        top_k: see there.
+        top_p: see there.
+        min_p: see there.
+    """
+
+    def drawn(problem: TreeProblem) -> Float[Tensor, "I V"]:
+        allowed = problem.draws.masked_fill(~problem.tree.allowed, float("-inf"))
+        return processed_logp(allowed, temperature, top_k, top_p, min_p)
+
+    return tuple(replace(problem, logits_sampler=drawn(problem)) for problem in world)
 
 
 def drifted_world(*, seed: int = 0, nats: float = 750.0) -> World:

@@ -10,6 +10,7 @@ import torch
 from assay import audit
 from assay.errors import InputError
 from assay.tree.world import default_world
+from assay.tree.worlds import decoded
 from assay.verdicts import Verdict
 
 BETA = 0.1
@@ -155,6 +156,21 @@ def test_off_policy_the_ratio_of_the_whole_response_is_exact_and_none_is_not():
     assert audit.loss(whole_ratio, group_size=2, world=world).holds
     stale = audit.loss(plain_reinforce, group_size=2, world=world)
     assert stale.verdict is Verdict.DISAGREES and not stale.ascends.exact
+
+
+def test_a_decoder_that_the_scorer_does_not_know_of_is_a_sampler_that_differs():
+    """At another temperature the whole ratio to the sampler mends it; where support is cut, nothing can."""
+
+    def whole_ratio(logp, logp_sampler, reward, mask):
+        return -(total(logp - logp_sampler, mask).exp() * reward).mean()
+
+    tempered, cut = decoded(default_world(), temperature=0.6), decoded(default_world(), top_k=2)
+    assert audit.loss(plain_reinforce, group_size=2, world=tempered).verdict is Verdict.DISAGREES
+    assert audit.loss(whole_ratio, group_size=2, world=tempered).holds
+    missing = audit.loss(whole_ratio, group_size=2, world=cut)
+    assert claim_of(missing, "I1").verdict is Verdict.DISAGREES
+    drawn = [int((problem.sampler_logp > float("-inf")).sum()) for problem in cut]
+    assert max(drawn) < 15 and f"{drawn[0]} responses" in missing.exactness
 
 
 def test_variance_is_measured_against_leave_one_out():

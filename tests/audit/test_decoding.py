@@ -11,7 +11,8 @@ from transformers import (
 )
 
 from assay.audit.check import SubjectError
-from assay.audit.invariants.decoding import Decoding, called, decodings_of, processed_logp
+from assay.audit.invariants.decoding import Decoding, called, decodings_of
+from assay.core.logprobs import processed_logp
 
 
 def logits_of(rows, vocabulary=11):

@@ -6,8 +6,9 @@ from functools import partial
 import pytest
 import torch
 
-from assay.audit.invariants.decoding import Decoding, processed_logp
+from assay.audit.invariants.decoding import Decoding
 from assay.audit.invariants.scoring import scorer_agrees, statistic_agrees
+from assay.core.logprobs import processed_logp
 from assay.verdicts import Verdict
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jaxtyping import Float
 from torch import Tensor
 
 from assay.audit.invariants.byname import call_by_name, parameters_of
@@ -36,29 +35,6 @@ class Decoding:
 _PLAIN = Decoding()
 TEMPERATURES = (1.0, 0.6, 1.7)
 SUPPORTS: tuple[dict[str, Any], ...] = ({}, {"top_k": 2}, {"top_p": 0.7}, {"min_p": 0.4}, {"top_k": 3, "top_p": 0.8})
-
-
-def processed_logp(
-    logits: Float[Tensor, "*rows V"],
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-) -> Float[Tensor, "*rows V"]:
-    """Return the log-probabilities that tokens are drawn with: -inf where a token is cut, in the order temperature,
-    top-k, top-p, min-p. Parameters are those of :class:`Decoding`."""
-    scaled = logits / temperature
-    if top_k:
-        kth = scaled.topk(min(top_k, scaled.shape[-1])).values[..., -1:]
-        scaled = scaled.masked_fill(scaled < kth, float("-inf"))
-    if top_p < 1:
-        probability, order = scaled.softmax(-1).sort(descending=True)
-        cut = (probability.cumsum(-1) - probability >= top_p).gather(-1, order.argsort(-1))
-        scaled = scaled.masked_fill(cut, float("-inf"))
-    if min_p:
-        probability = scaled.softmax(-1)
-        scaled = scaled.masked_fill(probability < min_p * probability.amax(-1, keepdim=True), float("-inf"))
-    return scaled.log_softmax(-1)
 
 
 def decodings_of(sampler: Callable[..., Any]) -> list[Decoding]:
