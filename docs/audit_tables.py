@@ -85,22 +85,17 @@ def versions_table() -> list[str]:
 
 
 def peers_table(library: str) -> list[str]:
-    """Return the recorded verdicts about one library: where, settings, what is ascended, variance, what disagrees."""
+    """Return the recorded verdicts about one library: settings and world, what is ascended, variance, what disagrees."""
     record = json.loads((HERE / "peers.json").read_text())
-    rows = [
-        "| subject | settings | world | against | verdict | ascends | variance | other claims that disagree |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = ["| subject, settings, world | against | verdict | ascends | variance |", "|---|---|---|---|---|"]
     for row in record["rows"]:
         if row["library"] != library:
             continue
-        settings = "<br>".join(f"`{key}={value}`" for key, value in row["settings"].items()) or "its defaults"
-        others = [name for name, verdict in row["invariants"].items() if verdict == "disagrees" and name[:3] != "I1 "]
-        ratio = "" if row["variance_ratio"] is None else f"{row['variance_ratio']:.3g}"
         world = row["world"] + (f", {row['prompts']} prompts a batch" if row["prompts"] > 1 else "")
-        ascends = row["ascends"] + (f": {row['because']}" if row["because"] and row["verdict"] == "disagrees" else "")
-        rows.append(
-            f"| `{row['subject']}` | {settings} | {world} | {row['objective']} | {row['verdict']} | {ascends} "
-            f"| {ratio} | {', '.join(others)} |"
-        )
+        settings = [f"{key}={value}" for key, value in row["settings"].items()]
+        what = " ".join([f"`{row['subject']}`", *settings, f"· {world}"])
+        others = [name.split()[0] for name, made in row["invariants"].items() if made == "disagrees"]
+        verdict = row["verdict"] + (f" ({', '.join(others)})" if others else "")
+        ratio = "" if row["variance_ratio"] is None else f"{row['variance_ratio']:.3g}"
+        rows.append(f"| {what} | {row['objective']} | {verdict} | {row['ascends']} | {ratio} |")
     return rows

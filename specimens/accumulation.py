@@ -9,7 +9,7 @@ from torch import Tensor
 from assay.audit.check import Check
 from assay.audit.invariants.layouts import MicroBatch, Window, example_rows, layouts
 from assay.audit.invariants.partition import Step, Update, accumulated, partition
-from specimens.aggregation import policy_terms
+from specimens.aggregation import policy_terms, undeclared
 from specimens.bench import Specimen
 
 Loss = Float[Tensor, ""]
@@ -80,20 +80,16 @@ def of_update(update: Update) -> Check:
     return partition(update)
 
 
-def of_step(step: Step) -> Check:
-    return partition(accumulated(step))
-
-
 def of_step_in_equal_parts(step: Step) -> Check:
     """Try equal micro-batches alone: these trainers make no others."""
     return partition(accumulated(step), ways=layouts(example_rows(), even=True))
 
 
 SPECIMENS = (
-    Specimen("AGG-02", of_step, over_tokens_of_rollout, over_tokens_of_window),
+    Specimen("AGG-02", undeclared, over_tokens_of_rollout, over_tokens_of_window),
     Specimen("AGG-14", of_update, mean_of_full_micro_batches, mean_of_all_micro_batches),
-    Specimen("AGG-17", of_step, over_micro_batches, over_trained_responses),
+    Specimen("AGG-17", undeclared, over_micro_batches, over_trained_responses),
     Specimen("GA-01", of_step_in_equal_parts, over_configured_steps, over_steps_taken),
     Specimen("GA-05", of_step_in_equal_parts, unscaled, over_steps_taken),
-    Specimen("GA-06", of_step, over_steps_taken, by_share_of_responses),
+    Specimen("GA-06", undeclared, over_steps_taken, by_share_of_responses),
 )

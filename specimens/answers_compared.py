@@ -212,6 +212,7 @@ def on(cases: list[Case]) -> partial[object]:
 
 
 SPECIMENS = (
+    # of the report: values below an absolute tolerance; sets of equations, signs and times of day are left out
     Specimen("RW-01", on(TINY), within_a_millionth, exact_rationals),
     Specimen("RW-02", on(LINES), trailing_constant, up_to_a_factor),
     Specimen("RW-03", on(WITH_E), embedded_number, whole_or_nothing),

@@ -81,6 +81,7 @@ def stated(template: str) -> partial[object]:
 SPECIMENS = (
     Specimen("RW-07", stated("<answer>ANSWER</answer>"), Rubric(), Rubric(parser=in_tags)),
     Specimen("RW-10", stated("#### ANSWER"), in_the_last_300_characters, in_the_whole_response),
+    # of the report: a tool's words that are credited to the model; on which token the score is put is left out
     Specimen("RW-11", stated("#### ANSWER"), everything_attended_to, what_the_model_said),
     Specimen("X-15", stated(r"\boxed{ANSWER}"), full_marks_without_a_gold_number, no_score_without_a_gold_number),
 )

@@ -106,12 +106,14 @@ class Bench:
         undecidable: why, by identifier.
         gaps: decidable reports without a specimen, or with several, undecidable ones without a reason, and reports
             that were no bugs without a form.
+        forms: how many distinct wrong forms the specimens have; reports of the same fault share one.
     """
 
     results: tuple[Result, ...]
     nonbugs: Mapping[str, tuple[Check, ...]]
     undecidable: Mapping[str, str]
     gaps: tuple[str, ...]
+    forms: int = 0
 
     @property
     def passes(self) -> bool:
@@ -204,4 +206,5 @@ def run(
         {report: checks[report] for report in sorted(checks, key=[*dismissed, *checks].index)},
         chosen.undecidable,
         gaps(chosen, bugs_kept, {} if only else dismissed),
+        len({id(made.wrong) for made in listed}),
     )

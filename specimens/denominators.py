@@ -64,12 +64,12 @@ def mean_of_unmasked_positions(logp: Tokens, adv: Rows, mask: Mask) -> Loss:
 
 def rejected_by_weight(logp: Tokens, adv: Rows, kept: Mask, mask: Mask) -> Loss:
     """Give rejected tokens weight 0 and count them all the same."""
-    return (terms(logp, adv, mask & kept).sum(1) / mask.sum(1)).mean()
+    return (terms(logp, adv, mask & kept).sum(1) / mask.sum(1).clamp(min=1)).mean()
 
 
 def rejected_by_mask(logp: Tokens, adv: Rows, kept: Mask, mask: Mask) -> Loss:
     final = mask & kept
-    return (terms(logp, adv, final).sum(1) / final.sum(1)).mean()
+    return (terms(logp, adv, final).sum(1) / final.sum(1).clamp(min=1)).mean()
 
 
 def masked_after_the_ratio(logp: Tokens, logp_old: Tokens, adv: Rows, mask: Mask) -> Loss:
@@ -93,10 +93,10 @@ def completion_and_tool_mask(logp: Tokens, adv: Rows, completion: Mask, tool: Ma
 EXAMPLE = example_case()
 MASK = EXAMPLE["mask"] > 0
 BATCH = {name: EXAMPLE[name] for name in ("logp", "logp_old", "logp_ref", "adv")} | {"mask": MASK}
-COMPLETION = torch.arange(MASK.shape[1]) < torch.tensor([3, 5, 1, 4])[:, None]
-TRUNCATED = torch.tensor([False, True, False, False])
+COMPLETION = torch.arange(MASK.shape[1]) < torch.tensor([3, 5, 1, 4, 0])[:, None]
+TRUNCATED = torch.tensor([False, True, False, False, False])
 KEPT = torch.tensor([[True, True, False], [False, True, True], [True, True, True], [True, False, True]])
-KEPT = torch.cat([KEPT, torch.ones(4, 2, dtype=torch.bool)], 1)
+KEPT = torch.nn.functional.pad(KEPT, (0, 2, 0, 1), value=True)
 
 loss = partial(masked_inert, by="logp", case=BATCH)
 SPECIMENS = (

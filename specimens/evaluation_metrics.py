@@ -44,6 +44,7 @@ def highest_reward(history: list[dict[str, float]]) -> int:
 
 SPECIMENS = (
     Specimen("EV-01", partial(evaluation, n=4), best_of_k_with_replacement, best_of_k_without_replacement),
+    # of the report: the vote by first characters; that rewards are misaligned before is RW-09's kind
     Specimen("EV-02", majority, vote_by_first_character, vote_by_answer),
     Specimen("EV-04", best_checkpoint, lowest_loss, highest_reward),
 )

@@ -15,18 +15,13 @@ from torch import Tensor
 from assay.audit.invariants.expected import expected_gradient
 from assay.tree.worlds import drifted_world, small_world
 from specimens.bench import Specimen
-from specimens.sums import ratio_reinforce, reinforce, summed
+from specimens.sums import k3, ratio_reinforce, reinforce, summed
 
 BETA = 0.1
 BOUND = 20.0
 Tokens = Float[Tensor, "B T"]
 Rows = Float[Tensor, " B"]
 Loss = Float[Tensor, ""]
-
-
-def k3(gap: Tokens) -> Tokens:
-    """Return ``exp(gap) - 1 - gap`` of ``gap = log ref - log policy``."""
-    return gap.exp() - 1 - gap
 
 
 def k1_in_loss(logp: Tokens, logp_ref: Tokens, adv: Rows, mask: Tokens) -> Loss:

@@ -49,17 +49,22 @@ def score_of_unmasked_positions(reward: Tokens, mask: Mask, group: Group) -> Tok
     return spread(standardised(summed(reward, mask), group, mask.any(1)), mask)
 
 
+def of_first_returns(reward: Tokens, mask: Mask, group: Group) -> Tokens:
+    """Return advantages from each row's discounted return; a row without a reward counts with 0."""
+    return spread(centred(discounted(reward)[:, 0], group, torch.ones_like(group, dtype=torch.bool)), mask)
+
+
 def placed_before_an_empty_start(score: Rows, mask: Mask, group: Group) -> Tokens:
     """Write each score at its last token: index -1, the last padded one, where there is none."""
     reward = torch.zeros(mask.shape, dtype=score.dtype)
     reward[torch.arange(len(score)), mask.sum(1) - 1] = score
-    return spread(standardised(reward.sum(1), group, torch.ones_like(group, dtype=torch.bool)), mask)
+    return of_first_returns(reward, mask, group)
 
 
 def placed_where_there_is_a_token(score: Rows, mask: Mask, group: Group) -> Tokens:
     reward, kept = torch.zeros(mask.shape, dtype=score.dtype), mask.any(1).nonzero()[:, 0]
     reward[kept, mask.sum(1)[kept] - 1] = score[kept]
-    return spread(standardised(summed(reward, mask), group, mask.any(1)), mask)
+    return of_first_returns(reward * mask, mask, group)
 
 
 def rejected_rows_in_statistics(score: Rows, mask: Mask, group: Group) -> Tokens:
@@ -126,7 +131,7 @@ def lengths(*counts: int, width: int) -> Mask:
     return torch.arange(width) < torch.tensor(counts)[:, None]
 
 
-REJECTED_REWARD = torch.tensor([[True, False], [True, True]])
+REJECTED_REWARD = torch.tensor([[True, False], [True, True], [True, True]])
 SCORED = {"score": torch.tensor([10.0, 0.0, 1.0], dtype=torch.double), "mask": lengths(0, 2, 3, width=3)}
 ONE_GROUP = SCORED | {"group": torch.tensor([0, 0, 0])}
 STEPS = {
@@ -145,9 +150,9 @@ SPECIMENS = (
         partial(
             masked_inert,
             case={
-                "reward": torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.double),
+                "reward": torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.5, 0.0]], dtype=torch.double),
                 "mask": REJECTED_REWARD,
-                "group": torch.tensor([0, 0]),
+                "group": torch.tensor([0, 0, 0]),
             },
         ),
         score_of_every_position,
@@ -165,9 +170,9 @@ SPECIMENS = (
         partial(
             masked_inert,
             case={
-                "score": torch.tensor([100.0, 1.0], dtype=torch.double),
-                "mask": lengths(0, 2, width=3),
-                "group": torch.tensor([0, 0]),
+                "score": torch.tensor([100.0, 1.0, 0.0], dtype=torch.double),
+                "mask": lengths(0, 2, 3, width=3),
+                "group": torch.tensor([0, 0, 0]),
             },
         ),
         rows_without_action_in_mean,

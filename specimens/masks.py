@@ -13,11 +13,12 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from assay.audit.invariants.mask_truth import Record, mask_is_truth
+from assay.audit.invariants.masking import masked_inert
 from specimens.bench import Specimen
 
 PAD, STOP, END_OF_TURN = 0, 2, 3
 START, END, USER, POLICY, RESULT = 20, 21, 22, 23, 24
-LINE_END = 11
+ASSUMED_LINE_END, LINE_END = 10, 11
 Tokens = Int[Tensor, "B T"]
 Mask = Bool[Tensor, "B T"]
 Message = tuple[int, tuple[int, ...]]
@@ -79,7 +80,7 @@ def whole_conversation(messages: list[Message]) -> tuple[Tokens, Mask]:
 
 def closed_by_numbers(prompt: list[int], sampled: list[int], closing: list[int]) -> tuple[Tokens, Mask]:
     """End the turn with one tokenizer's numbers, and train on them."""
-    ended = sampled if sampled[-1] == END_OF_TURN else [*sampled, END_OF_TURN, 10]
+    ended = sampled if sampled[-1] == END_OF_TURN else [*sampled, END_OF_TURN, ASSUMED_LINE_END]
     return torch.tensor([prompt + ended]), torch.tensor([[False] * len(prompt) + [True] * len(ended)])
 
 
@@ -121,16 +122,19 @@ TURNS, TURNS_TRUTH = torch.tensor([[9, 8, 5, 6, 14, 15, 7, 5]]), yes(0, 0, 1, 1,
 TALK: list[Message] = [(USER, (9,)), (POLICY, (5, 6)), (RESULT, (14,)), (RESULT, (15,)), (POLICY, (7,))]
 SEEN = [START, USER, 9, END, START, POLICY, 5, 6, END, START, USER, RESULT, 14, RESULT, 15, END, START, POLICY, 7, END]
 SEEN_TRUTH = yes(0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1)
-CUT_OFF = {"prompt": [9, 8], "sampled": [5, 6], "closing": [END_OF_TURN, LINE_END]}
+LOGGED = {"completion": STOPPED_TRUTH, "truncated": torch.tensor([False, False, True])}
+CUT_OFF, NOT_CLOSED = {"prompt": [9, 8], "sampled": [5, 6]}, yes(0, 0, 1, 1, 0, 0)
 RAGGED = torch.tensor([[9, 8, 5, 6, 7], [9, 8, 9, 5, PAD]])
 
 completions = [Record({"tokens": STOPPED, "tokenizer_stop": STOP, "declared": (STOP, 7)}, STOPPED, STOPPED_TRUTH)]
-logged = [
-    Record({"completion": STOPPED_TRUTH, "truncated": torch.tensor([False, False, True])}, STOPPED, STOPPED_TRUTH)
-]
 turns = [Record({"tokens": TURNS, "prompt": 2, "by_policy": TURNS_TRUTH}, TURNS, TURNS_TRUTH)]
 talk = [Record({"messages": TALK}, torch.tensor([SEEN]), SEEN_TRUTH)]
-cut_off = [Record(CUT_OFF, torch.tensor([[9, 8, 5, 6, END_OF_TURN, LINE_END]]), yes(0, 0, 1, 1, 0, 0))]
+cut_off = [
+    Record(
+        CUT_OFF | {"closing": [END_OF_TURN, line_end]}, torch.tensor([[9, 8, 5, 6, END_OF_TURN, line_end]]), NOT_CLOSED
+    )
+    for line_end in (ASSUMED_LINE_END, LINE_END)
+]
 given = {"tokens": RAGGED, "prompt": torch.tensor([2, 3]), "total": torch.tensor([5, 4])}
 ragged = [Record(given, RAGGED, torch.cat([yes(0, 0, 1, 1, 1), yes(0, 0, 0, 1, 0)]))]
 predicted = [Record({"tokens": TURNS[:, :4], "prompt": 2}, TURNS[:, 1:4], yes(0, 1, 1))]
@@ -139,7 +143,12 @@ SPECIMENS = (
     Specimen(
         "MASK-02", partial(mask_is_truth, records=completions), up_to_the_tokenizers_stop, up_to_any_declared_stop
     ),
-    Specimen("MASK-08", partial(mask_is_truth, records=logged), length_of_what_is_trained, length_of_what_was_sampled),
+    Specimen(
+        "MASK-08",
+        partial(masked_inert, case=LOGGED, mask=STOPPED_TRUTH, declared=torch.tensor([2, 3, 4])),
+        length_of_what_is_trained,
+        length_of_what_was_sampled,
+    ),
     Specimen("MASK-11", partial(mask_is_truth, records=talk), each_message_alone, whole_conversation),
     Specimen("MASK-12", partial(mask_is_truth, records=turns), all_after_the_prompt, what_the_policy_wrote),
     Specimen("MASK-13", partial(mask_is_truth, records=cut_off), closed_by_numbers, closed_by_the_template),

@@ -12,6 +12,7 @@ from assay.audit.invariants.buffering import buffered
 from assay.audit.invariants.freshness import Pair, freshness
 from assay.audit.invariants.groups import group_semantics
 from specimens.bench import NonBug
+from specimens.group_boundaries import centred_by_id
 from specimens.stale_buffer import repeat_each_batch, reuse
 from specimens.stale_sampler import Engine, Policy
 
@@ -29,14 +30,6 @@ def overwritten_in_place(kind: type[Engine]) -> Pair:
     return Pair(policy.trained(), lambda: server.load({"base": policy.merged()}), policy.logp, server.logp)
 
 
-def centred_by_the_maker(reward: Float[Tensor, " B"], group: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
-    """The function in which normalisation was missed: it subtracts each group's mean and no more."""
-    centred = reward.clone()
-    for name in group.unique():
-        centred[group == name] -= reward[group == name].mean()
-    return centred
-
-
 def scaled_by_the_buffer(centred: Float[Tensor, " B"], group: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
     """What the buffer does to advantages on their way to the actor."""
     scaled = torch.zeros_like(centred)
@@ -48,7 +41,8 @@ def scaled_by_the_buffer(centred: Float[Tensor, " B"], group: Int[Tensor, " B"])
 
 
 def whole_data_path(reward: Float[Tensor, " B"], group: Int[Tensor, " B"]) -> Float[Tensor, " B"]:
-    return scaled_by_the_buffer(centred_by_the_maker(reward, group), group)
+    """Centre in the function in which normalisation was missed, and divide in the buffer behind it."""
+    return scaled_by_the_buffer(centred_by_id(reward, group), group)
 
 
 NONBUGS = (

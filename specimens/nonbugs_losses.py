@@ -11,13 +11,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.audit.invariants.expected import expected_gradient
-from assay.audit.invariants.fixed_points import Weights, fixed_points, reference_after_restart
+from assay.audit.invariants.fixed_points import fixed_points, reference_after_restart
 from assay.audit.invariants.liveness import liveness
 from assay.core.advantages import leave_one_out
 from assay.tree.fields import frozen_reverse_kl, reverse_kl
 from assay.tree.world import TreeProblem
 from assay.tree.worlds import small_world
 from specimens.bench import NonBug
+from specimens.starting_point import reference_taken_before_loading
 from specimens.sums import reinforce, summed
 
 Tokens = Float[Tensor, "B T"]
@@ -76,11 +77,6 @@ def one_flag_moves_the_kl(*, beta: float = 0.1, kl_in_reward: bool = False) -> C
     return loss
 
 
-def reference_never_refreshed(initial: Weights, saved: Weights | None) -> tuple[Tensor, Tensor]:
-    now = initial if saved is None else saved
-    return now["base"] + now["adapter"], initial["base"] + initial["adapter"]
-
-
 def score_one_slot_late(logp: Tokens, value: Tokens, reward: Rows, mask: Tokens) -> Loss:
     """Put the score in the slot behind the last token: the return of every token is the same."""
     slots = torch.arange(mask.shape[1] + 1)
@@ -121,6 +117,8 @@ NONBUGS = (
         partial(liveness, options={"beta": 0.3, "kl_in_reward": True}),
         one_flag_moves_the_kl,
     ),
-    NonBug("verl-project/verl#3032; allenai/open-instruct#546", reference_after_restart, reference_never_refreshed),
+    NonBug(
+        "verl-project/verl#3032; allenai/open-instruct#546", reference_after_restart, reference_taken_before_loading
+    ),
     NonBug("huggingface/trl#3750, #1893", PASS, score_one_slot_late),
 )

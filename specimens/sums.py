@@ -1,4 +1,4 @@
-"""The two lines that most forms share."""
+"""The lines that several families share."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from torch import Tensor
 def summed(values: Float[Tensor, "B T"], mask: Float[Tensor, "B T"]) -> Float[Tensor, " B"]:
     """Sum each response's tokens."""
     return torch.where(mask > 0, values, 0.0).sum(1)
+
+
+def k3(gap: Float[Tensor, "B T"]) -> Float[Tensor, "B T"]:
+    """Return ``exp(gap) - 1 - gap`` of ``gap = log ref - log policy``."""
+    return gap.exp() - 1 - gap
 
 
 def reinforce(logp: Float[Tensor, "B T"], adv: Float[Tensor, " B"], mask: Float[Tensor, "B T"]) -> Float[Tensor, ""]:

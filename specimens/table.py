@@ -39,6 +39,7 @@ def show(bench: Bench, bugs: Mapping[str, Bug], dismissed: Mapping[str, Dismisse
     for title, rows in (("kind", by(lambda bug: bug.kind, bench, bugs)), ("invariant", by_invariant)):
         _print_table(title, {**rows, "all": counts(bench.results)}, console)
         console.print()
+    console.print(f"{len(bench.results)} reports, {bench.forms} distinct forms", markup=False, highlight=False)
     for line in problems(bench, bugs):
         console.print(line, markup=False, soft_wrap=True)
     quiet = sum(not _alarms(checks) for checks in bench.nonbugs.values())
@@ -74,6 +75,7 @@ def record(bench: Bench, bugs: Mapping[str, Bug]) -> dict[str, Any]:
     return {
         "passes": bench.passes,
         "gaps": list(bench.gaps),
+        "forms": bench.forms,
         "by_kind": _named(by(lambda bug: bug.kind, bench, bugs)),
         "by_invariant": _named(by(lambda bug: bug.invariant, bench, bugs)),
         "all": _named({"all": counts(bench.results)})["all"],

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.audit.adapters.own import SUBJECTS
+from assay.audit.call import Loss
 from assay.audit.curl import curl
 from assay.audit.expectation import Accept, Design, expected_ascent
 from assay.audit.losses import loss
@@ -121,7 +122,7 @@ def entries() -> Iterator[Entry]:
             for size in SIZES:
                 subject = SUBJECTS[f"assay.{name}"](settings)
                 if bend is None:
-                    bend = curl(subject.loss, world, Design((size,) * len(world)))
+                    bend = _asymmetry(subject.loss, world, size)
                 yield _entry(name, subject, settings, objective, world, size, off_policy, bend)
 
 
@@ -265,8 +266,14 @@ def _off_policy_identities() -> Iterator[Identity]:
 def _curl_identities() -> Iterator[Identity]:
     """Yield that a sum over tokens is a gradient; the entries show that one over each response's length is none."""
     world = atlas_world()
-    bend = curl(SUBJECTS["assay.rloo"]({}).loss, world, Design((2,) * len(world)))
+    bend = _asymmetry(SUBJECTS["assay.rloo"]({}).loss, world, 2)
     yield Identity("a sum over tokens is the gradient of something (asymmetry)", "G = 2", 0.0, bend)
+
+
+def _asymmetry(loss: Loss, world: World, size: int) -> float:
+    made = curl(loss, world, Design((size,) * len(world)))
+    assert made is not None
+    return made.asymmetry
 
 
 def _ascent(

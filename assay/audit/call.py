@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from assay.audit.check import SubjectError, derivative, foreign
+from assay.audit.precision import Precisions
 from assay.core.advantages import leave_one_out
 from assay.tree.world import TreeProblem, World
 
@@ -49,7 +49,7 @@ Group = tuple[int, Int[Tensor, " _"]]
 
 
 class NotFiniteError(SubjectError):
-    """A loss, or its gradient, is not finite on a batch of ordinary numbers."""
+    """A loss, or its gradient, is not finite on a batch that can be drawn."""
 
 
 @dataclass(frozen=True)
@@ -168,9 +168,13 @@ def wanted(loss: Loss) -> tuple[str, ...]:
     """Return the parameters that a loss asks for.
 
     Raises:
-        SubjectError: it asks for one that there is not.
+        SubjectError: it asks for one that there is not, or does not say what it takes.
     """
-    parameters = inspect.signature(loss).parameters.values()
+    try:
+        called = loss.forward if isinstance(loss, torch.nn.Module) else loss
+        parameters = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise SubjectError(f"the loss does not say what it takes ({error}); wrap it in a function that does") from error
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = tuple(p.name for p in parameters if p.kind in plain and p.default is inspect.Parameter.empty)
     optional = tuple(p.name for p in parameters if p.kind in plain and p.name in NAMES and p.name not in names)
@@ -192,11 +196,11 @@ def slope(loss: Loss, batch: Batch) -> Float[Tensor, "B T V"]:
         SubjectError: it raises, or returns no finite scalar that depends on the policy.
     """
     leaf = batch.logits.clone().requires_grad_()
-    return _finite(_derivative(loss, arguments(loss, batch, leaf), leaf))
+    return finite(derivative_by(leaf, loss, arguments(loss, batch, leaf)))
 
 
 def logp_slope(loss: Loss, batch: Batch) -> Float[Tensor, "B T"]:
-    """Call a loss that reads no logits and return its derivative by ``logp``; zero where there is no token.
+    """Call a loss that reads no logits and return its derivative by ``logp``, masked positions included.
 
     Raises:
         SubjectError: as :func:`slope`.
@@ -205,24 +209,36 @@ def logp_slope(loss: Loss, batch: Batch) -> Float[Tensor, "B T"]:
     if "logp" not in given:
         raise SubjectError("the loss asks for neither logp nor logits: it cannot depend on the policy")
     leaf = given["logp"].clone().requires_grad_()
-    return _finite(_derivative(loss, {**given, "logp": leaf}, leaf).masked_fill(~batch.present, 0.0))
+    return derivative_by(leaf, loss, {**given, "logp": leaf})
 
 
-def _finite(made: Tensor) -> Tensor:
+def finite(made: Tensor) -> Tensor:
+    """Return a derivative, or refuse it.
+
+    Raises:
+        NotFiniteError: an entry is infinite or NaN.
+    """
     if not bool(made.isfinite().all()):
-        raise NotFiniteError("the loss has a gradient that is not finite on a batch of ordinary numbers")
+        raise NotFiniteError("the loss has a gradient that is not finite on a batch that can be drawn")
     return made
 
 
-def _derivative(loss: Loss, given: dict[str, Tensor], leaf: Tensor) -> Tensor:
+def derivative_by(leaf: Tensor, loss: Loss, given: dict[str, Tensor]) -> Tensor:
+    """Call a loss with some arguments and differentiate it by one of them.
+
+    Raises:
+        SubjectError: as :func:`slope`.
+    """
     value = foreign("the loss", loss, **given)
     if not isinstance(value, Tensor) or value.numel() != 1:
         shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise SubjectError(f"the loss returned {shape}; it must return one scalar tensor to minimise")
+    if value.is_complex():
+        raise SubjectError("the loss returned a complex number; it must return one real scalar to minimise")
     if not value.requires_grad:
         raise SubjectError("the loss has no gradient: it does not depend on logp or logits, or detaches them")
     if not bool(value.isfinite()):
-        raise NotFiniteError(f"the loss is {float(value.detach())} on a batch of ordinary numbers")
+        raise NotFiniteError(f"the loss is {float(value.detach())} on a batch that can be drawn")
     (made,) = derivative("the loss", value, (leaf,))
     if made is None:
         raise SubjectError("the loss has no gradient: it does not depend on logp or logits, or detaches them")
@@ -234,7 +250,7 @@ class Conduct:
     """What a loss does besides returning a value.
 
     Attributes:
-        repeats: whether it returned the same value when called again.
+        repeats: whether it returned the same value and gradient when called again.
         faults: changed inputs and draws from a global random number generator.
         coarsest: least precise floating type that it computed in.
     """
@@ -246,33 +262,29 @@ class Conduct:
 
 def conduct(loss: Loss, batch: Batch) -> Conduct:
     """Call a loss twice and return what it does to its inputs, to global random numbers, and in which precision."""
-    given = arguments(loss, batch, batch.logits.clone().requires_grad_())
+    leaf = batch.logits.clone().requires_grad_()
+    given = arguments(loss, batch, leaf)
     before = {name: made.detach().clone() for name, made in given.items()}
     states = _random_states()
-    with _Precisions() as seen:
+    with Precisions() as seen:
         first = foreign("the loss", loss, **given)
     faults = [f"it changes its input {name}" for name, made in given.items() if not _same(made, before[name])]
     if _random_states() != states:
         faults.append("it draws from a global random number generator")
-    second = foreign("the loss", loss, **{name: made.clone() for name, made in before.items()})
-    return Conduct(_same(first, second), tuple(faults), seen.coarsest)
-
-
-class _Precisions(TorchFunctionMode):
-    """Remembers the least precise floating type of any tensor that is made."""
-
-    coarsest = torch.float64
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in made if isinstance(made, tuple) else (made,):
-            if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.numel() > 1:
-                self.coarsest = max(self.coarsest, tensor.dtype, key=lambda dtype: torch.finfo(dtype).eps)
-        return made
+    again = foreign("the loss", loss, **{name: made.clone() for name, made in before.items()})
+    repeats = _same(first, again)
+    if repeats and not faults:
+        repeats = _same(slope(loss, batch), slope(loss, batch))
+    return Conduct(repeats, tuple(faults), seen.coarsest)
 
 
 def arguments(function: Callable[..., Any], batch: Batch, logits: Float[Tensor, "B T V"]) -> dict[str, Tensor]:
     """Return what a function asks for of a batch; ``logp`` and ``logits`` carry the gradient of ``logits``."""
+    return columns(wanted(function), batch, logits)
+
+
+def columns(names: Sequence[str], batch: Batch, logits: Float[Tensor, "B T V"]) -> dict[str, Tensor]:
+    """Return some of what there is of a batch, by name."""
     hidden = ~batch.present if batch.padding is None else batch.mask == 0
 
     def covered(values: Float[Tensor, "B T"], place: int) -> Float[Tensor, "B T"]:
@@ -282,13 +294,16 @@ def arguments(function: Callable[..., Any], batch: Batch, logits: Float[Tensor, 
         normalised = table.masked_fill(~batch.scored, float("-inf")).log_softmax(-1)
         return covered(normalised.gather(-1, batch.tokens[..., None])[..., 0], place)
 
+    def leave_one_out_of_reward() -> Float[Tensor, " B"]:
+        return foreign("leave-one-out, which makes adv,", leave_one_out, batch.reward, batch.group)  # type: ignore[no-any-return]
+
     offered: dict[str, Callable[[], Tensor]] = {
         "logp": lambda: logp(logits, 0),
         "logp_old": lambda: logp(batch.logits_old, 1),
         "logp_ref": lambda: logp(batch.logits_ref, 2),
         "logp_sampler": lambda: logp(batch.logits_sampler, 3),
         "reward": batch.reward.clone,
-        "adv": lambda: leave_one_out(batch.reward, batch.group),
+        "adv": leave_one_out_of_reward,
         "mask": batch.mask.clone,
         "group": batch.group.clone,
         "truncated": batch.truncated.clone,
@@ -298,7 +313,7 @@ def arguments(function: Callable[..., Any], batch: Batch, logits: Float[Tensor, 
         "logits_old": batch.logits_old.clone,
         "logits_ref": batch.logits_ref.clone,
     }
-    return {name: offered[name]() for name in wanted(function)}
+    return {name: offered[name]() for name in names}
 
 
 def _same(a: Any, b: Any) -> bool:

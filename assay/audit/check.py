@@ -7,7 +7,9 @@ code is called through :func:`foreign`, and :func:`answers` turns the error into
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec
@@ -132,7 +134,7 @@ def verdict_of(
 
 
 def foreign(what: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call someone else's code.
+    """Call someone else's code. What it prints goes to the error stream, and gradients are recorded.
 
     Args:
         what: how a message names it, such as ``"the advantage function"``.
@@ -144,7 +146,8 @@ def foreign(what: str, function: Callable[..., Any], /, *args: Any, **kwargs: An
         SubjectError: it raised anything, ``SystemExit`` included.
     """
     try:
-        return function(*args, **kwargs)
+        with torch.enable_grad(), contextlib.redirect_stdout(sys.stderr):
+            return function(*args, **kwargs)
     except SubjectError:
         raise
     except (Exception, SystemExit) as error:
@@ -179,10 +182,11 @@ def derivative(what: str, value: Tensor, leaves: Sequence[Tensor], *, keep: bool
     Raises:
         SubjectError: the backward raised anything, as it does when an input was changed after its use.
     """
-    made = foreign(
-        f"the backward of {what}", torch.autograd.grad, value.sum(), leaves, allow_unused=True, retain_graph=keep
-    )
-    return list(made)
+
+    def backward() -> tuple[Tensor | None, ...]:
+        return torch.autograd.grad(value.sum(), leaves, allow_unused=True, retain_graph=keep)
+
+    return list(foreign(f"the backward of {what}", backward))
 
 
 def relative_gap(made: Tensor, expected: Tensor) -> float:

@@ -7,37 +7,76 @@ gradient of a scalar ``w·(Du)`` and ``u·(Dw)`` are equal. What is returned is 
 from __future__ import annotations
 
 import dataclasses
+import math
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from assay.audit.call import Loss
+from assay.audit.check import SubjectError
 from assay.audit.expectation import Design, expected_ascent
 from assay.core.streams import Stream, normals
+from assay.errors import InputError
 from assay.tree.world import World
 
 STEP = 1e-4
 DIRECTIONS = 4
+BATCHES = 3_000
+"""Most batches of groups of the size that was asked for; beyond, groups of two are taken."""
 SMALLEST_GROUP = 2
+CURL_ROUNDING = 1e-5
+"""Largest asymmetry that finite differences leave of a gradient."""
+NOTHING = 1e-7
+"""Size of a derivative that differences cannot tell from zero, over that of the field."""
 
 
-def curl(loss: Loss, world: World, design: Design) -> float:
-    """Return the asymmetry of the derivative of a loss's expected ascent: 0 for a gradient, 1 for a pure rotation.
+@dataclass(frozen=True)
+class Curl:
+    """How far a field is from being the gradient of anything.
 
-    Groups are made as small as they can be, since the field only has to be of the same kind. On-policy, the policy at
-    the start of the update and the sampler move with the policy; a sampler or an older policy that differs stays.
+    Attributes:
+        asymmetry: of its derivative, over the derivative's size: 0 for a gradient, 1 for a pure rotation.
+        sizes: responses in the groups that it was measured with.
     """
-    small = dataclasses.replace(design, sizes=tuple(min(size, SMALLEST_GROUP) for size in design.sizes))
+
+    asymmetry: float
+    sizes: tuple[int, ...]
+
+
+def curl(loss: Loss, world: World, design: Design) -> Curl | None:
+    """Return the asymmetry of the derivative of a loss's expected ascent; None where it cannot be measured.
+
+    On-policy, the policy at the start of the update and the sampler move with the policy; a sampler or an older policy
+    that differs stays. A loss that cannot be called with the policy moved a little, or whose field is flat, has none.
+    """
+    if _batches(world, design) > BATCHES:
+        design = dataclasses.replace(design, sizes=tuple(min(size, SMALLEST_GROUP) for size in design.sizes))
+    tried = DIRECTIONS if _batches(world, design) <= BATCHES else 2
     width = sum(problem.logits.numel() for problem in world)
 
     def along(direction: Float[Tensor, " D"]) -> Float[Tensor, " D"]:
-        ahead, behind = (expected_ascent(loss, _moved(world, step * direction), small).ascent for step in (STEP, -STEP))
+        ahead, behind = (
+            expected_ascent(loss, _moved(world, step * direction), design).ascent for step in (STEP, -STEP)
+        )
         return (ahead - behind) / (2 * STEP)
 
-    directions = torch.stack([normals(0, Stream.DATA, width, problem=number) for number in range(DIRECTIONS)])
-    form = torch.stack([along(direction) for direction in directions]) @ directions.T
-    return float((form - form.T).norm() / (2 * form.norm() or 1.0))
+    directions = torch.stack([normals(0, Stream.DATA, width, problem=number) for number in range(tried)])
+    try:
+        form = torch.stack([along(direction) for direction in directions]) @ directions.T
+        size = float(expected_ascent(loss, world, design).ascent.norm()) * float(directions.square().sum())
+    except (SubjectError, InputError):
+        return None
+    if float(form.norm()) <= NOTHING * size:
+        return None
+    return Curl(float((form - form.T).norm() / (2 * form.norm())), design.sizes)
+
+
+def _batches(world: World, design: Design) -> int:
+    """Return how many batches an expectation goes through."""
+    counts = [math.comb(len(problem.drawn) + n - 1, n) for problem, n in zip(world, design.sizes, strict=True)]
+    return math.prod(counts) if len(design.batches) == 1 else sum(counts)
 
 
 def _moved(world: World, shift: Float[Tensor, " D"]) -> World:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from assay.audit.curl import CURL_ROUNDING, Curl
+from assay.audit.expectation import Design
 from assay.tree.attribution import Attribution
 
 CLOSE = 1e-6
@@ -32,8 +34,8 @@ def diagnose(
     stated: Mapping[str, float],
     ascends: Attribution,
     by_problem: Mapping[str, Attribution],
-    curl: float | None,
-    sizes: tuple[int, ...],
+    curl: Curl | None,
+    design: Design,
 ) -> Diagnosis:
     """Return why a loss does not ascend what is stated.
 
@@ -41,24 +43,24 @@ def diagnose(
         stated: coefficients of the objective by name.
         ascends: what the loss ascends over all problems.
         by_problem: what it ascends on each.
-        curl: asymmetry of the field's derivative, where it was measured.
-        sizes: responses in each problem's group.
+        curl: of the field, where it was measured.
+        design: how batches were made.
     """
     made = ascends.coefficients
     if not ascends.exact:
-        return _inexact(stated, by_problem, curl)
-    if _equal(made, stated):
-        return Diagnosis()
+        return _inexact(stated, by_problem, curl, design)
     if not made:
         return Diagnosis("nothing is pushed on average", "let the advantage or the penalty depend on the response")
     ratio = _common_ratio(made, stated)
     if ratio is not None:
-        return _scaled(ratio, sizes)
+        return _scaled(ratio, design)
     return _other_terms(made, stated)
 
 
-def _scaled(ratio: float, sizes: tuple[int, ...]) -> Diagnosis:
-    size = sizes[0] if len(set(sizes)) == 1 else None
+def _scaled(ratio: float, design: Design) -> Diagnosis:
+    if design.accept is not None:
+        return Diagnosis(f"groups are drawn again, which scales the gradient by {ratio:.6g}", "")
+    size = design.sizes[0] if len(set(design.sizes)) == 1 else None
     if size and math.isclose(ratio, (size - 1) / size, rel_tol=CLOSE):
         return Diagnosis(
             "(G - 1)/G of it, as when the baseline contains its own sample",
@@ -84,6 +86,10 @@ def _other_terms(made: Mapping[str, float], stated: Mapping[str, float]) -> Diag
         return Diagnosis(
             "the ratio of each token ascends the surrogate at the sampler's visits",
             "weigh each response by its whole ratio, or declare surrogate",
+        )
+    if "kl" in stated and not set(made) & _FORCES_OF_KL and set(made) & {"entropy", "frozen_entropy"}:
+        return Diagnosis(
+            "the penalty forgets its reference: it is an entropy bonus", "subtract logp_ref inside the penalty"
         )
     if "kl" in stated and not set(made) & _FORCES_OF_KL:
         return Diagnosis(
@@ -119,31 +125,29 @@ def _other_terms(made: Mapping[str, float], stated: Mapping[str, float]) -> Diag
     return Diagnosis(f"{name} counts {made[name] / stated[name]:.6g} times what is stated", "")
 
 
-def _inexact(stated: Mapping[str, float], by_problem: Mapping[str, Attribution], curl: float | None) -> Diagnosis:
+def _inexact(
+    stated: Mapping[str, float], by_problem: Mapping[str, Attribution], curl: Curl | None, design: Design
+) -> Diagnosis:
     each = [_common_ratio(made.coefficients, stated) for made in by_problem.values() if made.exact]
     if len(each) == len(by_problem) and all(ratio is not None for ratio in each):
         weights = ", ".join(f"{ratio:.4g}" for ratio in each)
+        own = f"each problem's gradient is right but weighed by its own factor ({weights})"
+        if design.accept is not None:
+            return Diagnosis(f"{own}: groups are drawn again")
+        if len(set(design.sizes)) > 1:
+            return Diagnosis(f"{own}: groups count by their rows", "divide each group's sum by its own number of rows")
         return Diagnosis(
-            f"each problem's gradient is right but weighed by its own factor ({weights}), as when a statistic of the "
-            "group's rewards divides",
+            f"{own}, as when a statistic of the group's rewards divides",
             "do not divide by the group's standard deviation or success rate",
         )
-    per_length = any(
-        "reward_per_token" in made.coefficients or "inverse_length" in made.coefficients
-        for made in by_problem.values()
-        if made.exact
-    )
-    if per_length:
+    exact = [made.coefficients for made in by_problem.values() if made.exact]
+    if exact and all(set(made) & {"reward_per_token", "inverse_length"} for made in exact):
         return Diagnosis(
             "each response is divided by its own length", "divide by a constant, the same for every response"
         )
-    if curl is not None and curl > 1e-5:
-        return Diagnosis("it is the gradient of nothing", "")
+    if curl is not None and curl.asymmetry > CURL_ROUNDING:
+        return Diagnosis("it is the gradient of nothing")
     return Diagnosis()
-
-
-def _equal(made: Mapping[str, float], stated: Mapping[str, float]) -> bool:
-    return set(made) == set(stated) and all(math.isclose(made[n], stated[n], rel_tol=CLOSE) for n in made)
 
 
 def _common_ratio(made: Mapping[str, float], stated: Mapping[str, float]) -> float | None:

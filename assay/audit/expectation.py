@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,10 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.audit.call import Loss, touches_logits
+from assay.audit.check import foreign
 from assay.audit.slopes import LossSlopes, atoms_of
 from assay.errors import InputError
 from assay.tree.groups import EVALUATION_BUDGET, SYMMETRY_TOLERANCE, Atoms, batch_moments, count_batches
-from assay.tree.sampled import SampledMoments, sampled_moments
+from assay.tree.sampled import BATCHES, SampledMoments, sampled_moments
 from assay.tree.world import World
 
 Accept = Callable[[Float[Tensor, " G"]], bool]
@@ -46,20 +47,48 @@ class Design:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What a loss ascends on average in one kind of batch.
+
+    Attributes:
+        problems: that a batch holds a group of, by number.
+        ascent: minus the expected gradient over their weights.
+        variance: trace of the covariance.
+        exactness: what was gone through, in words.
+        sampled: the intervals, when it could not be enumerated.
+    """
+
+    problems: tuple[int, ...]
+    ascent: Float[Tensor, " D"]
+    variance: float
+    exactness: str
+    sampled: SampledMoments | None = None
+
+
+@dataclass(frozen=True)
 class Expectation:
     """What a loss ascends on average.
 
     Attributes:
         ascent: minus its expected gradient over the weights of every problem, meaned over the problems.
-        variance: summed over the kinds of batch, each a trace of a covariance, in units of one group's gradient.
-        exactness: what was gone through, in words.
-        sampled: the intervals, when nothing could be enumerated.
+        variance: of one group of each problem, added up: traces of covariances, in units of one group's gradient.
+        parts: by kind of batch.
     """
 
     ascent: Float[Tensor, " D"]
     variance: float
-    exactness: str
-    sampled: SampledMoments | None = None
+    parts: tuple[Part, ...]
+
+    @property
+    def sampled(self) -> bool:
+        """Return whether a part could not be enumerated."""
+        return any(part.sampled is not None for part in self.parts)
+
+    @property
+    def exactness(self) -> str:
+        """Return what was gone through, in words."""
+        texts = dict.fromkeys(part.exactness for part in self.parts)
+        return "; ".join(f"{text}{' each' if len(texts) < len(self.parts) else ''}" for text in texts)
 
 
 def expected_ascent(loss: Loss, world: World, design: Design, stated: Float[Tensor, " D"] | None = None) -> Expectation:
@@ -74,24 +103,18 @@ def expected_ascent(loss: Loss, world: World, design: Design, stated: Float[Tens
     Raises:
         SubjectError: the loss cannot be used.
         DependenceError: it depends on the order of a group.
+        InputError: there are more batches than the budget, and they cannot be sampled.
     """
-    parts = [_one_kind(loss, world, design, problems, stated) for problems in design.batches]
+    parts = tuple(_part(loss, world, design, problems, stated) for problems in design.batches)
     joint = design.prompts == len(world) and len(world) > 1
-    scale = 1 if joint else len(world)
-    ascent = torch.cat([part.ascent for part in parts]) / scale
+    ascent = torch.cat([part.ascent for part in parts]) / (1 if joint else len(world))
     variance = sum(part.variance for part in parts) * (len(world) ** 2 if joint else 1)
-    sampled = next((part.sampled for part in parts if part.sampled is not None), None)
-    return Expectation(ascent, variance, _words(parts), sampled)
+    return Expectation(ascent, variance, parts)
 
 
-def _words(parts: Sequence[Expectation]) -> str:
-    texts = dict.fromkeys(part.exactness for part in parts)
-    return "; ".join(f"{text}{' each' if len(texts) < len(parts) else ''}" for text in texts)
-
-
-def _one_kind(
+def _part(
     loss: Loss, world: World, design: Design, problems: tuple[int, ...], stated: Float[Tensor, " D"] | None
-) -> Expectation:
+) -> Part:
     """Return the expected ascent of one kind of batch, over the weights of its problems, not meaned over kinds."""
     sizes = [design.sizes[number] for number in problems]
     logits = touches_logits(loss)
@@ -99,14 +122,16 @@ def _one_kind(
 
     def accept(place: int, members: Tensor) -> bool:
         assert design.accept is not None
-        return design.accept(world[problems[place]].reward[members])
+        return bool(foreign("accept", design.accept, world[problems[place]].reward[members]))
 
-    def enumerated(atoms: list[Atoms], what: str) -> Expectation:
-        slopes = LossSlopes(loss, world, problems, sizes, design.tolerance)
+    def enumerated(atoms: list[Atoms], what: str) -> Part:
+        count = count_batches(atoms, sizes)
+        slopes = LossSlopes(loss, world, problems, sizes, expected=count, tolerance=design.tolerance)
         rule = None if design.accept is None else accept
         made = batch_moments(slopes, atoms, sizes, accept=rule, budget=design.budget, symmetry=design.tolerance)
         of = " and ".join(f"{size} of {len(part.chance)} {what}" for part, size in zip(atoms, sizes, strict=True))
-        return Expectation(-made.mean, made.variance, f"{made.evaluations:,} multisets of {of}")
+        joint = f", in joint calls checked on {slopes.checked:,} of them" if slopes.joint else ""
+        return Part(problems, -made.mean, made.variance, f"{made.evaluations:,} multisets of {of}{joint}")
 
     if count_batches(every, sizes) <= design.budget:
         return enumerated(every, "responses")
@@ -120,10 +145,14 @@ def _one_kind(
         raise InputError("more groups than the budget, and groups that are drawn again cannot be sampled")
     if stated is None:
         raise InputError("more groups than the budget, and nothing to compare samples with")
-    widths = [problem.logits.numel() for problem in world]
-    scale = len(world) if len(problems) < len(world) else 1
-    goal = torch.cat([torch.split(stated, widths)[number] for number in problems]) * scale
-    slopes = LossSlopes(loss, world, problems, sizes, design.tolerance)
+    goal = stated_part(stated, world, problems)
+    slopes = LossSlopes(loss, world, problems, sizes, expected=BATCHES + 1, tolerance=design.tolerance)
     made = sampled_moments(slopes, every, sizes, goal)
     exactness = f"{made.batches:,} batches of {' and '.join(map(str, sizes))} sampled, nothing enumerated"
-    return Expectation(-made.mean, made.variance, exactness, made)
+    return Part(problems, -made.mean, made.variance, exactness, made)
+
+
+def stated_part(stated: Float[Tensor, " D"], world: World, problems: tuple[int, ...]) -> Float[Tensor, " P"]:
+    """Return what one kind of batch should ascend, of what all should ascend meaned over the problems."""
+    parts = torch.split(stated, [problem.logits.numel() for problem in world])
+    return torch.cat([parts[number] for number in problems]) * (len(world) if len(problems) < len(world) else 1)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from assay.audit.curl import CURL_ROUNDING, Curl
 from assay.audit.subjects import Subject
 from assay.tree.attribution import Attribution
 from assay.verdicts import Claim, Verdict, overall
@@ -25,11 +26,12 @@ class LossReport:
         objective: what it was said to ascend.
         claims: each with its verdict and witnesses.
         group_size: responses in a group.
+        world: where it was audited, in words.
         versions: of the packages that ran.
         subject: the loss, and what is known about it.
         ascends: what its expected gradient is, in terms of known fields, over all problems at once.
         by_problem: the same for each problem alone; a loss may weigh problems differently.
-        curl: how far the field is from being the gradient of anything: 0 for a gradient; None where not measured.
+        curl: how far the field is from being the gradient of anything; None where that was not measured.
         because: what is known about why it is not what was stated, in words.
         variance: trace of the estimate's covariance, a group of each problem.
         variance_ratio: that, over the variance of leave-one-out on the reward with as many responses.
@@ -40,11 +42,12 @@ class LossReport:
     objective: str
     claims: tuple[Claim, ...]
     group_size: int | tuple[int, ...]
+    world: str
     versions: Mapping[str, str]
     subject: Subject
     ascends: Attribution | None = None
     by_problem: Mapping[str, Attribution] = field(default_factory=dict)
-    curl: float | None = None
+    curl: Curl | None = None
     because: str = ""
     variance: float | None = None
     variance_ratio: float | None = None
@@ -71,6 +74,7 @@ class LossReport:
         """Return the report as plain values, ready for JSON; what could not be measured is None."""
         made = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self) if entry.name != "subject"}
         made["claims"] = [dataclasses.asdict(claim) for claim in self.claims]
+        made["curl"] = None if self.curl is None else dataclasses.asdict(self.curl)
         made["ascends"] = None if self.ascends is None else dataclasses.asdict(self.ascends)
         made["by_problem"] = {name: dataclasses.asdict(part) for name, part in self.by_problem.items()}
         about = {name: getattr(self.subject, name) for name in ("settings", "estimand", "reaches", "misses")}
@@ -85,11 +89,16 @@ class LossReport:
             if not self.ascends.exact:
                 lines += [f"  {name}: {describe(made)}" for name, made in self.by_problem.items()]
         if self.curl is not None:
-            what = "the gradient of some scalar" if self.curl <= CURL_ROUNDING else "the gradient of nothing"
-            lines.append(f"the field is {what}: asymmetry of its derivative {self.curl:.2g}")
+            what = "the gradient of some scalar" if self.curl.asymmetry <= CURL_ROUNDING else "the gradient of nothing"
+            lines.append(
+                f"the field is {what}: asymmetry of its derivative {self.curl.asymmetry:.2g}, in groups of "
+                f"{' and '.join(map(str, dict.fromkeys(self.curl.sizes)))}"
+            )
         if self.variance is not None:
-            ratio = "" if self.variance_ratio is None else f", {self.variance_ratio:.4g} times leave-one-out"
-            lines.append(f"variance of one group of {self.group_size}: {self.variance:.4g}{ratio}")
+            ratio = (
+                "" if self.variance_ratio is None else f", {self.variance_ratio:.4g} times leave-one-out's on-policy"
+            )
+            lines.append(f"variance, of one group of {self.group_size} of each problem: {self.variance:.4g}{ratio}")
         lines += [
             f"to mend it: {made}" for made in dict.fromkeys(getattr(c, "remedy", "") for c in self.claims) if made
         ]
@@ -99,12 +108,9 @@ class LossReport:
             ("not reached", self.subject.misses),
         ):
             lines += [f"{title}: {text}"] if text else []
+        lines.append(f"world: {self.world}")
         lines.append("versions: " + ", ".join(f"{name} {version}" for name, version in self.versions.items()))
         return lines
-
-
-CURL_ROUNDING = 1e-5
-"""Largest asymmetry that finite differences leave of a gradient."""
 
 
 def describe(made: Attribution) -> str:

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.audit.call import Batch, Conduct, Group, Loss, conduct, make_batch, slope, with_advantage
+from assay.audit.call import (
+    Batch,
+    Conduct,
+    Group,
+    Loss,
+    conduct,
+    logp_slope,
+    make_batch,
+    slope,
+    touches_logits,
+    with_advantage,
+)
 from assay.audit.check import TOLERANCE, Check, SubjectError, relative_gap, verdict_of
 from assay.audit.curl import curl
-from assay.audit.diagnosis import Diagnosis, diagnose
-from assay.audit.expectation import Accept, Design, Expectation, expected_ascent
+from assay.audit.diagnosis import diagnose
+from assay.audit.expectation import Accept, Design, Expectation, expected_ascent, stated_part
 from assay.audit.loss_report import LossReport, packages
+from assay.audit.precision import tolerance_for
 from assay.audit.subjects import Subject
 from assay.audit.witness import smallest_witness, worst_weight
 from assay.errors import InputError
@@ -28,13 +42,39 @@ from assay.tree.moments import leave_one_out_moments
 from assay.tree.world import World, default_world
 from assay.verdicts import Claim, Verdict
 
+LARGEST_SHORTCUT = 1e-5
+"""Most that a shortcut may be off, whatever the loss computes in."""
 PADDINGS = (7.0, float("nan"))
 _OFF_POLICY = ("surrogate", "sampler_kl")
 """Fields that differ from others off-policy alone; on-policy the others are named first."""
-COARSE = 1e-5
-"""Relative tolerance of a loss that computes in float32 somewhere: a few hundred roundings."""
-COARSEST = 0.05
-"""The same for half precision."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked about a loss, and to what precision it can be answered.
+
+    Attributes:
+        loss: called by parameter name.
+        world: its problems.
+        terms: the stated objective, coefficients by name.
+        design: how batches are made.
+        tolerance: relative.
+        why: why it is that.
+        coarsest: least precise floating type that the loss computed in.
+    """
+
+    loss: Loss
+    world: World
+    terms: Mapping[str, float]
+    design: Design
+    tolerance: float = TOLERANCE
+    why: str = ""
+    coarsest: torch.dtype = torch.float64
+
+    @property
+    def stated(self) -> Float[Tensor, " D"]:
+        """Return the gradient that should be ascended, meaned over the problems."""
+        return objective_gradient(dict(self.terms), self.world)
 
 
 def loss(
@@ -71,114 +111,126 @@ def loss(
         InputError: the objective is no sum of known ones, or the groups do not fit the world.
     """
     subject = function if isinstance(function, Subject) else Subject(_name(function), function)
-    place = world or default_world()
-    sizes = (group_size,) * len(place) if isinstance(group_size, int) else group_size
-    if len(sizes) != len(place) or min(sizes) < 1 or max(sizes) < 2:
+    place = default_world() if world is None else world
+    sizes = (group_size,) * len(place) if isinstance(group_size, int) else tuple(group_size)
+    if not place or len(sizes) != len(place) or min(sizes) < 1 or max(sizes) < 2:
         raise InputError(
             f"group_size = {group_size}: need at least 2 responses, or a size for each of {len(place)} problems"
         )
     if prompts not in (1, len(place)):
         raise InputError(f"prompts = {prompts}: a batch holds 1 group, or one of each of the {len(place)} problems")
-    stated = objective or subject.declared(max(sizes))
+    stated = subject.declared(max(sizes)) if objective is None else objective
     terms = parse_objective(stated)
-    if advantage is not None:
-        subject = dataclasses.replace(subject, loss=with_advantage(subject.loss, advantage))
-    blank = LossReport(subject.name, stated, (), group_size=group_size, versions=packages(subject), subject=subject)
-    with one_thread():
-        return _audit(blank, terms, place, Design(sizes, prompts, accept, budget), measure_curl)
+    blank = LossReport(
+        subject.name,
+        stated,
+        (),
+        group_size=group_size,
+        world=_described(place),
+        versions=packages(subject),
+        subject=subject,
+    )
+    try:
+        own = subject.loss if advantage is None else with_advantage(subject.loss, advantage)
+        with one_thread():
+            return _audit(blank, Question(own, place, terms, Design(sizes, prompts, accept, budget)), measure_curl)
+    except SubjectError as error:
+        return dataclasses.replace(blank, claims=(Claim("runs", Verdict.COULD_NOT_RUN, str(error)),))
 
 
 def _name(function: Loss) -> str:
-    return getattr(function, "__qualname__", type(function).__name__)
+    inner = function.func if isinstance(function, functools.partial) else function
+    return getattr(inner, "__qualname__", type(inner).__name__)
 
 
-def _audit(blank: LossReport, terms: dict[str, float], world: World, design: Design, measure_curl: bool) -> LossReport:
-    function = blank.subject.loss
-    batch = make_batch(world, _groups(world, design.sizes))
-    try:
-        manner = conduct(function, batch)
-        slope(function, batch)
-    except SubjectError as error:
-        return dataclasses.replace(blank, claims=(Claim("runs", Verdict.COULD_NOT_RUN, str(error)),))
+def _described(world: World) -> str:
+    """Return in words what the responses come from."""
+    drawn = [torch.equal(problem.draws, problem.logits) for problem in world]
+    return f"{', '.join(repr(problem.name) for problem in world)}; {'on' if all(drawn) else 'off'}-policy"
+
+
+def _audit(blank: LossReport, question: Question, measure_curl: bool) -> LossReport:
+    """Ask everything in order; a loss that cannot be called at all raises SubjectError."""
+    batch = make_batch(question.world, _groups(question.world, question.design.sizes))
+    manner = conduct(question.loss, batch)
+    first = slope(question.loss, batch)
+    claims: list[Claim] = _manners(manner, blank.subject)
     if not manner.repeats:
-        return dataclasses.replace(blank, claims=tuple(_manners(manner, blank.subject)))
-    tolerance, why = _tolerance(blank.subject, manner)
-    design = dataclasses.replace(design, tolerance=tolerance)
-    claims = [*_manners(manner, blank.subject), *_structure(function, world, batch, design)]
-    stated = objective_gradient(terms, world)
-    try:
-        made = expected_ascent(function, world, design, stated)
-    except (SubjectError, InputError) as error:
-        claims.append(Check("I1 expected gradient", Verdict.COULD_NOT_RUN, str(error)))
         return dataclasses.replace(blank, claims=tuple(claims))
-    return _with_ascent(blank, tuple(claims), made, stated, terms, world, design, (tolerance, why), measure_curl)
+    tolerance, why = blank.subject.tolerance, blank.subject.why
+    if tolerance is None:
+        tolerance, why = tolerance_for(manner.coarsest, TOLERANCE)
+    design = dataclasses.replace(question.design, tolerance=max(TOLERANCE, min(tolerance, LARGEST_SHORTCUT)))
+    question = dataclasses.replace(
+        question, design=design, tolerance=tolerance, why=why or blank.subject.why, coarsest=manner.coarsest
+    )
+    claims += _structure(question, batch, first)
+    made: Expectation | str
+    try:
+        made = expected_ascent(question.loss, question.world, question.design, question.stated)
+    except (SubjectError, InputError) as error:
+        made = str(error)
+    if not torch.equal(slope(question.loss, batch), first):
+        finding = "after all calls its gradient on the first batch is another than at the start: it keeps a state"
+        claims[0] = Claim("deterministic", Verdict.DISAGREES, claims[0].detail, (finding,))
+        return dataclasses.replace(blank, claims=tuple(claims))
+    if isinstance(made, str):
+        claims.append(Check("I1 expected gradient", Verdict.COULD_NOT_RUN, made))
+        return dataclasses.replace(blank, claims=tuple(claims))
+    return _with_ascent(blank, tuple(claims), made, question, measure_curl)
 
 
 def _with_ascent(
-    blank: LossReport,
-    claims: tuple[Claim, ...],
-    made: Expectation,
-    stated: Float[Tensor, " D"],
-    terms: dict[str, float],
-    world: World,
-    design: Design,
-    measure: tuple[float, str],
-    measure_curl: bool,
+    blank: LossReport, claims: tuple[Claim, ...], made: Expectation, question: Question, measure_curl: bool
 ) -> LossReport:
-    names = tuple(dict.fromkeys((*terms, *FIELDS, *_OFF_POLICY)))
-    known = [{name: field(name, problem) for name in names} for problem in world]
-    scale = max(float(row.norm()) for rows in known for row in rows.values())
-    plain = _leave_one_out_variance(world, design.sizes)
+    """Return the report with what is ascended, and with the claim about it."""
+    world, terms = question.world, question.terms
+    plain = _leave_one_out_variance(world, question.design.sizes)
     report = dataclasses.replace(
         blank, exactness=made.exactness, variance=made.variance, variance_ratio=made.variance / plain if plain else None
     )
-    if made.sampled is not None:
-        return dataclasses.replace(report, claims=(*claims, _sampled_claim(made, blank.objective)))
+    known = [{name: field(name, problem) for name in (*terms, *FIELDS, *_OFF_POLICY)} for problem in world]
+    scale = max(float(row.norm()) for rows in known for row in rows.values())
+    if made.sampled:
+        return dataclasses.replace(report, claims=(*claims, _sampled_claim(made, question, scale)))
     fields = [part * len(world) for part in torch.split(made.ascent, [problem.logits.numel() for problem in world])]
-    together = {name: torch.cat([row[name] for row in known]) for name in names}
-    explain = functools.partial(attribute, scale=scale, nearest=tuple(terms), exact=measure[0])
-    ascends = explain(torch.cat(fields), together)
+    explain = functools.partial(attribute, scale=scale, nearest=tuple(terms), exact=question.tolerance)
+    rank = [int((problem.tree.allowed.sum(1) - 1).sum()) for problem in world]
+    ascends = explain(torch.cat(fields), {n: torch.cat([row[n] for row in known]) for n in known[0]}, rank=sum(rank))
     by_problem = {
-        problem.name: explain(part, row, longest=2) for problem, part, row in zip(world, fields, known, strict=True)
+        f"{number + 1} {problem.name}": explain(part, row, longest=2, rank=free)
+        for number, (problem, part, row, free) in enumerate(zip(world, fields, known, rank, strict=True))
     }
-    bend = None if ascends.exact or not measure_curl else curl(blank.subject.loss, world, design)
-    found = diagnose(terms, ascends, by_problem, bend, design.sizes)
-    first = _unbiased(made, stated, world, design, blank, measure, scale, found, terms)
+    first = _unbiased(made, question, scale)
+    if first.verdict is Verdict.HOLDS:
+        ascends = dataclasses.replace(ascends, coefficients=dict(terms), residual=first.error or 0.0, exact=True)
+        return dataclasses.replace(report, claims=(*claims, first), ascends=ascends, by_problem=by_problem)
+    asked = measure_curl and not ascends.exact and question.coarsest is torch.float64
+    bend = curl(question.loss, world, question.design) if asked else None
+    found = diagnose(terms, ascends, by_problem, bend, question.design)
+    mended = dataclasses.replace(first, remedy=found.remedy)
     return dataclasses.replace(
-        report, claims=(*claims, first), ascends=ascends, by_problem=by_problem, curl=bend, because=found.because
+        report, claims=(*claims, mended), ascends=ascends, by_problem=by_problem, curl=bend, because=found.because
     )
-
-
-def _tolerance(subject: Subject, manner: Conduct) -> tuple[float, str]:
-    """Return the relative tolerance, and why it is that: a subject's own, or what the loss was seen to compute in."""
-    if subject.tolerance is not None:
-        return subject.tolerance, subject.why
-    if manner.coarsest is torch.float64:
-        return TOLERANCE, subject.why
-    name = str(manner.coarsest).removeprefix("torch.")
-    return (COARSE if manner.coarsest is torch.float32 else COARSEST), f"the loss computes in {name}"
 
 
 def _manners(manner: Conduct, subject: Subject) -> list[Claim]:
     """Return the claims about a loss's conduct: it repeats itself, it keeps its hands off, and its precision."""
-    repeated = "the same value twice from the same inputs"
+    repeated = "the same value and gradient twice from the same inputs"
+    again = () if manner.repeats else ("it returns another value or gradient when called again",)
+    verdicts = {True: Verdict.HOLDS, False: Verdict.DISAGREES}
     claims = [
-        Claim("deterministic", Verdict.HOLDS, repeated)
-        if manner.repeats
-        else Claim("deterministic", Verdict.DISAGREES, repeated, ("it returns another value when called again",)),
-        Claim(
-            "pure",
-            Verdict.DISAGREES if manner.faults else Verdict.HOLDS,
-            "inputs unchanged, no global random numbers",
-            manner.faults,
-        ),
+        Claim("deterministic", verdicts[manner.repeats], repeated, again),
+        Claim("pure", verdicts[not manner.faults], "inputs unchanged, no global random numbers", manner.faults),
     ]
-    if subject.tolerance is None and manner.coarsest is not torch.float64:
-        name = str(manner.coarsest).removeprefix("torch.")
-        claims.append(
-            Claim("precision", Verdict.HOLDS, f"warning: it computes in {name}, so agreement is only to its rounding")
-        )
-    return claims
+    name = str(manner.coarsest).removeprefix("torch.")
+    if subject.tolerance is not None or manner.coarsest is torch.float64:
+        return claims
+    if manner.coarsest is torch.float32:
+        said = f"warning: it computes in {name}, so agreement is only to its rounding"
+        return [*claims, Claim("precision", Verdict.HOLDS, said)]
+    said = f"it computes in {name}, whose rounding hides mistakes of percents: nothing can be shown to hold"
+    return [*claims, Claim("precision", Verdict.COULD_NOT_RUN, said)]
 
 
 def _groups(world: World, sizes: tuple[int, ...]) -> list[Group]:
@@ -194,48 +246,112 @@ def _groups(world: World, sizes: tuple[int, ...]) -> list[Group]:
     return groups
 
 
-def _structure(function: Loss, world: World, whole: Batch, design: Design) -> list[Claim]:
+def _structure(question: Question, whole: Batch, base: Float[Tensor, "B T V"]) -> list[Claim]:
     """Check what must hold on every batch, on one with several lengths."""
-    tolerance = design.tolerance
-    base = slope(function, whole)
+    function, tolerance = question.loss, question.tolerance
     order = torch.arange(len(whole.reward)).flip(0).roll(1)
-    groups = _groups(world, design.sizes)
-    claims: list[Claim] = [_masked_positions_are_inert(function, whole, base, tolerance)]
     shuffled = "rows in another order, with their group ids, give each row the same gradient"
-    claims.append(
-        _compared("I4", shuffled, lambda: slope(function, whole.take(order)), base[order], whole.take(order), tolerance)
-    )
-
-    def alone() -> Tensor:
-        return torch.cat([slope(function, make_batch(world, [group])) for group in groups]) / len(groups)
-
-    split = "a batch of groups gives the mean of its groups' gradients"
-    if min(design.sizes) > 1 and len(world) > 1:
-        remedy = "use the ids in group, and divide by counts of the whole batch, not of the rows at hand"
-        found = _compared("I2", split, lambda: base, alone(), whole, tolerance)
-        claims.append(found if found.verdict is Verdict.HOLDS else dataclasses.replace(found, remedy=remedy))
+    claims: list[Claim] = [
+        _masked_positions_are_inert(question, whole, base),
+        _compared(
+            "I4", shuffled, lambda: slope(function, whole.take(order)), base[order], whole.take(order), tolerance
+        ),
+    ]
+    uneven = _uneven_groups(question)
+    if claims[1].verdict is Verdict.HOLDS and uneven is not None:
+        claims[1] = uneven
+    if min(question.design.sizes) > 1 and len(question.world) > 1:
+        claims.append(_partition(question, whole, base))
     return claims
 
 
-def _masked_positions_are_inert(function: Loss, whole: Batch, base: Float[Tensor, "B T V"], tolerance: float) -> Claim:
-    """I3: what stands under the mask, and how far the batch is padded, changes nothing."""
-    detail = "values under the mask, NaN included, and more padding change no gradient"
+def _partition(question: Question, whole: Batch, base: Float[Tensor, "B T V"]) -> Claim:
+    """I2: a batch of groups is the mean of its groups."""
+    groups = _groups(question.world, question.design.sizes)
+
+    def alone() -> Tensor:
+        return torch.cat([slope(question.loss, make_batch(question.world, [group])) for group in groups]) / len(groups)
+
+    split = "a batch of groups gives the mean of its groups' gradients"
+    remedy = "use the ids in group, and divide by counts of the whole batch, not of the rows at hand"
+    found = _compared("I2", split, alone, base, whole, question.tolerance)
+    return found if found.verdict is Verdict.HOLDS else dataclasses.replace(found, remedy=remedy)
+
+
+def _uneven_groups(question: Question) -> Claim | None:
+    """I4: groups of different sizes in one batch each get a multiple of what they get alone; None where they do, or
+    where the loss refuses them."""
+    if len(question.world) < 2 or min(question.design.sizes) < 2:
+        return None
+    sizes = tuple(size + number % 2 for number, size in enumerate(question.design.sizes))
+    groups = _groups(question.world, sizes)
+    whole = make_batch(question.world, groups)
+    try:
+        together = torch.split(slope(question.loss, whole), list(sizes))
+        alone = [slope(question.loss, make_batch(question.world, [group])) for group in groups]
+    except SubjectError:
+        return None
+    for number, (made, own) in enumerate(zip(together, alone, strict=True)):
+        factor = float((made * own).sum() / own.square().sum()) if float(own.norm()) else 0.0
+        if relative_gap(made, factor * own) > question.tolerance and float(made.norm()):
+            finding = (
+                f"groups of {' and '.join(map(str, sizes))} responses in one batch: what group {number} gets is no "
+                "multiple of what it gets alone"
+            )
+            detail = "groups of different sizes are told apart by their ids"
+            return verdict_of("I4", detail, (finding,), remedy="take each group's rows, and their number, from group")
+    return None
+
+
+def _masked_positions_are_inert(question: Question, whole: Batch, base: Float[Tensor, "B T V"]) -> Claim:
+    """I3: what stands under the mask, and how far the batch is padded, changes nothing and gets no gradient."""
+    detail = "values under the mask, NaN included, and more padding change no gradient; nothing is pushed there"
+    remedy = "select with the mask (torch.where) before any arithmetic: NaN * 0 is NaN"
     variants = {f"{value} under the mask": dataclasses.replace(whole, padding=value) for value in PADDINGS}
+    variants["other logits and tokens under the mask"] = _disturbed(whole)
     variants["one more padded position"] = _wider(whole)
     kept = whole.mask[..., None]
     for name, batch in variants.items():
-        found = _compared("I3", detail, functools.partial(_kept, function, batch, kept), base * kept, whole, tolerance)
+        made = functools.partial(_kept, question.loss, batch, kept)
+        found = _compared("I3", detail, made, base * kept, whole, question.tolerance)
         if found.verdict is not Verdict.HOLDS:
-            remedy = "select with the mask (torch.where) before any arithmetic: NaN * 0 is NaN"
-            return dataclasses.replace(
-                found, findings=tuple(f"with {name}: {line}" for line in found.findings), remedy=remedy
-            )
-    return verdict_of("I3", detail, tolerance=tolerance)
+            findings = tuple(f"with {name}: {line}" for line in found.findings)
+            return dataclasses.replace(found, findings=findings, remedy=remedy)
+    pushed = _pushed_under_the_mask(question.loss, whole)
+    if pushed is not None:
+        return verdict_of(
+            "I3", detail, (pushed,), tolerance=question.tolerance, remedy="multiply each term by the mask"
+        )
+    return verdict_of("I3", detail, tolerance=question.tolerance)
+
+
+def _pushed_under_the_mask(function: Loss, whole: Batch) -> str | None:
+    """Return the masked position that a loss differentiates most, if there is one."""
+    batch = dataclasses.replace(whole, padding=PADDINGS[0])
+    made = slope(function, batch) if touches_logits(function) else logp_slope(function, batch)[..., None]
+    under = (made * (1 - whole.mask)[..., None]).abs().amax(-1)
+    if not float(under.max()) > 0:
+        return None
+    row, position = divmod(int(under.argmax()), under.shape[1])
+    return f"row {row}, position {position} is masked, and the loss has derivative {float(under.max()):.3g} there"
 
 
 def _kept(function: Loss, batch: Batch, kept: Float[Tensor, "B T 1"]) -> Float[Tensor, "B T V"]:
     """Return a loss's derivative where the mask is not zero, without further padding."""
     return slope(function, batch)[:, : kept.shape[1]] * kept
+
+
+def _disturbed(batch: Batch) -> Batch:
+    """Return the batch with other logits and tokens under its mask."""
+    masked = batch.mask == 0
+    shift = torch.arange(batch.logits.shape[-1], dtype=batch.logits.dtype)
+    names = ("logits", "logits_old", "logits_ref", "logits_sampler")
+    parts: dict[str, Any] = {
+        name: torch.where(masked[..., None], getattr(batch, name) + (number + 1) * shift, getattr(batch, name))
+        for number, name in enumerate(names)
+    }
+    tokens = torch.where(masked, (batch.tokens + 1) % batch.logits.shape[-1], batch.tokens)
+    return dataclasses.replace(batch, **parts, tokens=tokens)
 
 
 def _wider(batch: Batch) -> Batch:
@@ -245,8 +361,10 @@ def _wider(batch: Batch) -> Batch:
         filler = torch.ones_like if tensor is batch.scored else torch.zeros_like
         return torch.cat([tensor, filler(tensor[:, :1])], dim=1)
 
-    names = ("logits", "logits_old", "logits_ref", "logits_sampler", "tokens", "scored", "mask", "value", "present")
-    parts: dict[str, Any] = {name: pad(getattr(batch, name)) for name in names}
+    tables = {entry.name: getattr(batch, entry.name) for entry in dataclasses.fields(batch)}
+    parts: dict[str, Any] = {
+        name: pad(made) for name, made in tables.items() if isinstance(made, Tensor) and made.ndim > 1
+    }
     return dataclasses.replace(batch, **parts)
 
 
@@ -271,47 +389,66 @@ def _compared(
     return verdict_of(invariant, detail, (witness,), error=error, tolerance=tolerance)
 
 
-def _unbiased(
-    made: Expectation,
-    stated: Float[Tensor, " D"],
-    world: World,
-    design: Design,
-    blank: LossReport,
-    measure: tuple[float, str],
-    scale: float,
-    found: Diagnosis,
-    terms: dict[str, float],
-) -> Check:
-    """I1: the expected update is the gradient of the declared objective."""
-    tolerance, why = measure
-    error = float((made.ascent - stated).norm() / (stated.norm() if stated.norm() > 1e-12 * scale else scale))
-    detail = f"expected update against the gradient of {blank.objective}"
-    findings = []
-    if not error <= tolerance:
-        findings = [worst_weight(made.ascent, stated, world)]
-        findings += smallest_witness(blank.subject.loss, world, design, terms)
+def _unbiased(made: Expectation, question: Question, scale: float) -> Check:
+    """I1: the expected update is the gradient of the declared objective, on each problem."""
+    world, stated = question.world, question.stated
+    error = max(
+        _distance(part.ascent, stated_part(stated, world, part.problems), scale, one)
+        for part in made.parts
+        for one in _each(world, part.problems)
+    )
+    wrong = not error <= question.tolerance
+    findings = [worst_weight(made.ascent, stated, world)] if wrong else []
+    if wrong:
+        findings += smallest_witness(question.loss, world, question.design, dict(question.terms))
     return verdict_of(
         "I1",
-        detail,
+        f"expected update against the gradient of {_sum_in_words(question.terms)}, the problem that is furthest off",
         findings,
         error=error,
-        tolerance=tolerance,
-        why=why,
+        tolerance=question.tolerance,
+        why=question.why,
         exactness=made.exactness,
-        remedy=found.remedy,
     )
 
 
-def _sampled_claim(made: Expectation, objective: str) -> Check:
-    """Return what sampling can say: a bias that its interval shows, or that none was shown."""
-    assert made.sampled is not None
-    low, high = made.sampled.bias
-    along = "{:.3g} to {:.3g}".format(*made.sampled.coefficient)
-    detail = (
-        f"sampled: {along} x gradient of {objective}; bias {low:.2g} to {high:.2g} of it along the likeliest direction"
-    )
-    if low > 0 or high < 0:
-        return verdict_of("I1", detail, ("the interval of the bias excludes zero",), exactness=made.exactness)
+def _sum_in_words(terms: Mapping[str, float]) -> str:
+    return " + ".join(name if value == 1 else f"{value:g}*{name}" for name, value in terms.items()).replace("+ -", "- ")
+
+
+def _each(world: World, problems: tuple[int, ...]) -> list[slice]:
+    """Return where each problem's weights are among those of a kind of batch."""
+    ends = [0, *itertools.accumulate(world[number].logits.numel() for number in problems)]
+    return [slice(low, high) for low, high in itertools.pairwise(ends)]
+
+
+def _distance(made: Float[Tensor, " D"], stated: Float[Tensor, " D"], scale: float, where: slice) -> float:
+    """Return the distance of two gradients over the stated one, or over a typical one where that is zero."""
+    size = float(stated[where].norm())
+    return float((made[where] - stated[where]).norm()) / (size if size > 1e-12 * scale else scale)
+
+
+def _sampled_claim(made: Expectation, question: Question, scale: float) -> Check:
+    """Return what can be said when a part was sampled: a bias that was found, or that none was."""
+    details, findings = [], []
+    for part in made.parts:
+        name = " and ".join(repr(question.world[number].name) for number in part.problems)
+        if part.sampled is None:
+            goal = stated_part(question.stated, question.world, part.problems)
+            error = max(_distance(part.ascent, goal, scale, one) for one in _each(question.world, part.problems))
+            details.append(f"{name}: relative error {error:.1e}, enumerated")
+            findings += [f"{name}: enumerated, and off"] if not error <= question.tolerance else []
+            continue
+        low, high = part.sampled.bias
+        along = "{:.3g} to {:.3g}".format(*part.sampled.coefficient)
+        details.append(
+            f"{name}: sampled, {along} x the stated gradient, bias {low:.2g} to {high:.2g} of it along the likeliest "
+            "direction"
+        )
+        findings += [f"{name}: the interval of the bias excludes zero"] if low > 0 or high < 0 else []
+    detail = "; ".join(details)
+    if findings:
+        return verdict_of("I1", detail, findings, exactness=made.exactness)
     unproven = f"{detail}: nothing refutes the claim, and sampling proves nothing; take a smaller world or group"
     return Check("I1 expected gradient", Verdict.COULD_NOT_RUN, unproven, exactness=made.exactness)
 

@@ -1,8 +1,9 @@
-"""From a loss to its derivatives over many batches, with as few calls as the loss allows.
+"""From a loss to its derivatives over many batches.
 
-A loss whose value on a batch of groups is the mean of its values on each may be called once for many groups: the
-derivative of a group alone is the joint one times their number. Whether this loss is such a one is checked, on every
-group of the first call and on one of each later call; otherwise each batch is called alone.
+Each batch is a call of its own, as long as that takes seconds. Beyond, a loss whose value on a batch of groups is the
+mean of its values on each may be called once for many groups: the derivative of a group alone is the joint one times
+their number. Whether this loss is such a one is checked on the batches of a call that are most unlike: those of the
+smallest and the largest sums of each column, and a spread of others.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from assay.audit.call import Batch, Loss, logp_slope, slope, touches_logits, whole_batch
+from assay.audit.call import Loss, columns, derivative_by, finite, touches_logits, wanted, whole_batch
+from assay.core.advantages import leave_one_out
 from assay.errors import InputError
 from assay.tree.groups import SYMMETRY_TOLERANCE, Atoms, classes_as_atoms, responses_as_atoms
 from assay.tree.world import World
 
-_FIRST = 32
+ALONE = 20_000
+"""Most batches to be called one by one: a few seconds."""
+_SPREAD = 8
 
 
 class LossSlopes:
@@ -30,6 +34,7 @@ class LossSlopes:
         world: where the responses come from.
         problems: numbers of the problems that a batch holds a group of.
         sizes: members of each of those groups.
+        expected: how many batches will be asked for; beyond :data:`ALONE`, calls are joint where the loss allows it.
         tolerance: largest relative difference of a joint and a lone call that still counts as none.
     """
 
@@ -39,49 +44,61 @@ class LossSlopes:
         world: World,
         problems: Sequence[int],
         sizes: Sequence[int],
+        *,
+        expected: int = 0,
         tolerance: float = SYMMETRY_TOLERANCE,
     ) -> None:
-        self._tolerance = tolerance
-        self.logits = touches_logits(loss)
-        self._loss, self._world = loss, world
+        self.joint = expected > ALONE
+        self.checked = 0
+        self._loss, self._names, self._tolerance = loss, wanted(loss), tolerance
+        self._leaf = "logits" if touches_logits(loss) else "logp"
         self._whole = whole_batch(world)
         starts = torch.tensor([0, *(len(problem.tree.path) for problem in world)]).cumsum(0)
         self._starts = [int(starts[number]) for number in problems]
         self._group = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-        self._together: bool | None = None
+        rest = {"adv", "group", *(("logp",) if self._leaf == "logits" else ())}
+        self._columns = columns([name for name in self._names if name not in rest], self._whole, self._whole.logits)
 
     def __call__(self, groups: Sequence[Int[Tensor, "N _"]]) -> Float[Tensor, "N B K"]:
         """Return ``∂L/∂x`` of every row of N batches."""
         rows = torch.cat([start + members for start, members in zip(self._starts, groups, strict=True)], dim=1)
-        if self._together is None:
-            self._together = self._try(rows[:_FIRST])
-        if not self._together:
-            return torch.stack([self._slope(row[None])[0] for row in rows])
-        joint = self._slope(rows) * len(rows)
-        spot = len(rows) // 2
-        if not self._same(joint[spot], self._slope(rows[spot : spot + 1])[0]):
-            self._together = False
-            return self(groups)
-        return joint
+        if self.joint and len(rows) > 1:
+            made = self._slope(rows) * len(rows)
+            unlike = self._unlike(rows)
+            alone = torch.stack([self._slope(rows[place : place + 1])[0] for place in unlike])
+            if float((made[unlike] - alone).abs().max()) <= self._tolerance * float(alone.abs().max()):
+                self.checked += len(unlike)
+                return made
+            self.joint = False
+        return torch.stack([self._slope(row[None])[0] for row in rows])
 
-    def batch(self, rows: Int[Tensor, "N B"]) -> Batch:
-        """Return N batches as one, each with groups of its own."""
-        groups = int(self._group[-1]) + 1
-        ids = self._group + groups * torch.arange(len(rows))[:, None]
-        return dataclasses.replace(self._whole.take(rows.flatten()), group=ids.flatten())
+    def _unlike(self, rows: Int[Tensor, "N B"]) -> list[int]:
+        """Return the batches of extreme sums of reward, length and log-probabilities, and a spread of others."""
+        whole = self._whole
+        columns = [whole.reward, whole.mask.sum(1), *(self._columns[n].sum(1) for n in self._names if n[:4] == "logp")]
+        sums = [column[rows].sum(1) for column in columns if column.ndim == 1]
+        ends = [place for total in sums for place in (int(total.argmin()), int(total.argmax()))]
+        return sorted({*ends, *range(0, len(rows), max(1, len(rows) // _SPREAD))})
 
     def _slope(self, rows: Int[Tensor, "N B"]) -> Float[Tensor, "N B K"]:
-        take = slope if self.logits else logp_slope
-        return take(self._loss, self.batch(rows)).reshape(*rows.shape, -1)
-
-    def _try(self, rows: Int[Tensor, "N B"]) -> bool:
-        if len(rows) < 2:
-            return False
-        alone = torch.stack([self._slope(row[None])[0] for row in rows])
-        return self._same(self._slope(rows) * len(rows), alone)
-
-    def _same(self, made: Tensor, expected: Tensor) -> bool:
-        return float((made - expected).abs().max()) <= self._tolerance * float(expected.abs().max())
+        flat = rows.flatten()
+        groups = int(self._group[-1]) + 1
+        ids = (self._group + groups * torch.arange(len(rows))[:, None]).flatten()
+        if self._leaf == "logits":
+            batch = dataclasses.replace(self._whole.take(flat), group=ids)
+            leaf = batch.logits.clone().requires_grad_()
+            given = columns(self._names, batch, leaf)
+        else:
+            given = {name: column[flat] for name, column in self._columns.items()}
+            if "group" in self._names:
+                given["group"] = ids
+            if "adv" in self._names:
+                given["adv"] = leave_one_out(self._whole.reward[flat], ids)
+            leaf = given["logp"].requires_grad_()
+        made = derivative_by(leaf, self._loss, given)
+        if self._leaf == "logp":
+            made = made.masked_fill(~self._whole.present[flat], 0.0)
+        return finite(made).reshape(*rows.shape, -1)
 
 
 def atoms_of(world: World, number: int, *, logits: bool, by_class: bool = False) -> Atoms:

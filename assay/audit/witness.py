@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.audit.call import Loss, touches_logits
+from assay.audit.check import SubjectError
 from assay.audit.expectation import Design
 from assay.audit.slopes import LossSlopes
 from assay.core.advantages import leave_one_out
@@ -49,7 +50,10 @@ def smallest_witness(loss: Loss, world: World, design: Design, terms: dict[str, 
         members = by_length[rows]
         if len(set(members.tolist())) < 2:
             continue
-        push = -LossSlopes(loss, world, [number], [size])([members[None]])[0]
+        try:
+            push = -LossSlopes(loss, world, [number], [size])([members[None]])[0]
+        except SubjectError:
+            continue  # it refuses this group; the audit saw others
         expected = _leave_one_out_push(problem, members, terms)
         width = expected.shape[1]
         if float((push[:, :width] - expected).abs().max()) > 1e-6:

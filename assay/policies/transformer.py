@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from assay.core.streams import Stream, normals
+from assay.errors import InputError
 from assay.types import Memory
 
 

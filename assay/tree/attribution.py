@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ def attribute(
     *,
     scale: float,
     nearest: Sequence[str],
+    rank: int | None = None,
     longest: int = LONGEST,
     exact: float = EXACT,
 ) -> Attribution:
@@ -48,18 +50,21 @@ def attribute(
         known: fields over the same.
         scale: the size of a typical field; a target below ``exact`` of it is zero.
         nearest: what the target is written in where no combination equals it.
+        rank: dimensions in which fields can differ; as many fields fit anything, so fewer are combined.
         longest: most fields to combine.
         exact: largest relative residual that counts as equality.
     """
     norm = float(target.norm())
     if norm <= exact * scale:
         return Attribution({}, 0.0, norm, True)
-    for count in range(1, longest + 1):
+    most = longest if rank is None else min(longest, rank - 1)
+    for count in range(1, most + 1):
         for names in itertools.combinations(known, count):
             made = _fit(target, names, known, exact)
             if made.exact:
                 return made
-    return _fit(target, tuple(nearest), known, exact)
+    made = _fit(target, tuple(nearest), known, exact)
+    return made if rank is None or len(nearest) < rank else dataclasses.replace(made, exact=False)
 
 
 def _fit(target: Float[Tensor, " D"], names: tuple[str, ...], known: Mapping[str, Tensor], exact: float) -> Attribution:

@@ -10,6 +10,7 @@ of it, so on one problem they are the reward's gradient times a factor that depe
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable
 
@@ -74,6 +75,11 @@ def reward_per_token(problem: TreeProblem, logits: Float[Tensor, "I V"]) -> Floa
     return (problem.tree.token_logp(logits).sum(1).exp() * problem.reward / problem.mask.sum(1)).sum()
 
 
+def inverse_length(problem: TreeProblem, logits: Float[Tensor, "I V"]) -> Float[Tensor, ""]:
+    """``Σ_y p(y) / |y|``: what a baseline leaves when each response is divided by its own length."""
+    return (problem.tree.token_logp(logits).sum(1).exp() / problem.mask.sum(1)).sum()
+
+
 def surrogate(problem: TreeProblem, logits: Float[Tensor, "I V"]) -> Float[Tensor, ""]:
     """``Σ_y q(y) r(y) Σ_t p(y_t) / q(y_t)`` under the sampler q: what an unclipped ratio of each token ascends.
 
@@ -126,6 +132,7 @@ FIELDS: dict[str, Surrogate] = {
     "frozen_entropy": frozen_entropy,
     "length": expected_length,
     "reward_per_token": reward_per_token,
+    "inverse_length": inverse_length,
 }
 """The fields that an expected gradient is written in: no two are proportional on a problem of several tokens."""
 
@@ -180,6 +187,9 @@ def parse_objective(text: str) -> dict[str, float]:
         if name not in OBJECTIVES and not _PASS_AT.fullmatch(name):
             raise InputError(f"objective {text!r}: no objective is called {name!r}; there are {_names()}")
         terms[name] = terms.get(name, 0.0) + float(f"{sign}{coefficient or 1}")
+    terms = {name: value for name, value in terms.items() if value}
+    if not terms or not all(math.isfinite(value) for value in terms.values()):
+        raise InputError(f"objective {text!r}: need a term that is not zero, and finite coefficients")
     return terms
 
 

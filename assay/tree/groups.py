@@ -30,7 +30,9 @@ from assay.errors import InputError
 EVALUATION_BUDGET = 200_000
 SYMMETRY_TOLERANCE = 1e-9
 CHUNK = 512
+LARGEST_GROUP = 170
 _ORDERS_TRIED = 25
+_CONTEXTS = 3
 
 
 class DependenceError(InputError):
@@ -44,14 +46,14 @@ class Atoms:
     Attributes:
         chance: probability of each of A atoms.
         response: a response of each atom, by number.
-        other: another one of the same atom, where it has several.
+        members: all responses of each atom.
         jacobian: mean of ``∇x`` over an atom's responses, ``[A, K, D]``.
         spread: covariance of the rows of ``∇x`` within an atom, ``[A, K, K]``; None when every atom is one response.
     """
 
     chance: Float[Tensor, " A"]
     response: Int[Tensor, " A"]
-    other: Int[Tensor, " A"]
+    members: tuple[Int[Tensor, " _"], ...]
     jacobian: Float[Tensor, "A K D"]
     spread: Float[Tensor, "A K K"] | None = None
 
@@ -83,7 +85,7 @@ def responses_as_atoms(logp: Float[Tensor, " M"], jacobian: Float[Tensor, "M K D
         jacobian: ``∇x`` of each response.
     """
     drawn = (logp > float("-inf")).nonzero()[:, 0]
-    return Atoms(logp[drawn].exp(), drawn, drawn, jacobian[drawn])
+    return Atoms(logp[drawn].exp(), drawn, tuple(drawn[:, None]), jacobian[drawn])
 
 
 def classes_as_atoms(
@@ -111,7 +113,7 @@ def classes_as_atoms(
     return Atoms(
         torch.stack([logp[row].exp().sum() for row in rows]),
         torch.stack([row[0] for row in rows]),
-        torch.stack([row[-1] for row in rows]),
+        tuple(rows),
         means,
         torch.stack(second) - torch.einsum("akd,ald->akl", means, means),
     )
@@ -124,7 +126,7 @@ def multisets(atoms: int, size: int) -> tuple[Int[Tensor, "C G"], Float[Tensor, 
     for column in range(1, size):
         run = torch.where(rows[:, column] == rows[:, column - 1], run + 1, 1.0)
         repeats = repeats * run
-    return rows, math.factorial(size) / repeats
+    return rows, float(math.factorial(size)) / repeats
 
 
 def count_batches(problems: Sequence[Atoms], sizes: Sequence[int]) -> int:
@@ -159,6 +161,9 @@ def batch_moments(
     count = count_batches(problems, sizes)
     if count > budget:
         raise InputError(f"{count:,} batches of groups of {tuple(sizes)}: more than the budget of {budget:,}")
+    if max(sizes) > LARGEST_GROUP:
+        raise InputError(f"groups of {max(sizes)}: the number of their orders overflows beyond {LARGEST_GROUP}")
+    _check_classes(slopes, problems, sizes, symmetry)
     tables = [_groups(number, *made, accept) for number, made in enumerate(zip(problems, sizes, strict=True))]
     batches = torch.cartesian_prod(*[torch.arange(len(chance)) for _, chance in tables]).view(-1, len(tables))
     mean, square, stride = None, 0.0, max(1, len(batches) // _ORDERS_TRIED)
@@ -204,6 +209,31 @@ def batch_gradients(
     return torch.cat(parts, dim=1), within
 
 
+def _check_classes(slopes: Slopes, problems: Sequence[Atoms], sizes: Sequence[int], tolerance: float) -> None:
+    """Put every member of every class in the place of its representative, in a few batches: nothing may change."""
+    for place, atoms in enumerate(problems):
+        for number, members in enumerate(atoms.members):
+            if len(members) == 1:
+                continue
+            for step in range(_CONTEXTS):
+                batch = [
+                    other.response[(number + step * torch.arange(size)) % len(other.response)]
+                    for other, size in zip(problems, sizes, strict=True)
+                ]
+                batch[place] = batch[place].clone()
+                batch[place][0] = members[0]
+                batches = [group.repeat(len(members), 1) for group in batch]
+                batches[place][:, 0] = members
+                slope = slopes(batches)
+                gap = (slope - slope[:1]).abs().flatten(1).amax(1)
+                if not bool((gap <= tolerance * float(slope.abs().max())).all()):
+                    worst = members[int(gap.argmax())]
+                    raise DependenceError(
+                        f"the loss depends on more of a response than its class: response {int(worst)} in the place "
+                        f"of {int(members[0])} changes a gradient by {float(gap.max()):.3g}"
+                    )
+
+
 def _check_symmetry(
     slopes: Slopes,
     problems: Sequence[Atoms],
@@ -215,12 +245,13 @@ def _check_symmetry(
     share must come out the same."""
     if not len(slope):
         return
-    asked = [atoms.other[group].flip(1) for atoms, group in zip(problems, groups, strict=True)]
+    last = [torch.stack([members[-1] for members in atoms.members]) for atoms in problems]
+    asked = [others[group].flip(1) for others, group in zip(last, groups, strict=True)]
     again = torch.cat(
         [part.flip(1) for part in torch.split(slopes(asked), [group.shape[1] for group in groups], dim=1)], dim=1
     )
     gap = (slope - again).abs().flatten(1).amax(1)
-    bad = ~(gap <= tolerance * (1 + slope.abs().flatten(1).amax(1)))
+    bad = ~(gap <= tolerance * float(slope.abs().max()))
     if bool(bad.any()):
         row = int(bad.nonzero()[0])
         turned = " and ".join(str(group[row].tolist()) for group in asked)

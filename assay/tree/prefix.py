@@ -53,6 +53,7 @@ class PrefixTree:
         path: edges of each response in order, ``[M, T]``; 0 where the response is over.
         mask: whether a position belongs to the response, ``[M, T]``.
         truncated: whether a response stopped at the longest length without the end token, ``[M]``.
+        end: the end token, if there is one.
     """
 
     tokens_in_vocabulary: int
@@ -63,6 +64,7 @@ class PrefixTree:
     path: Int[Tensor, "M T"]
     mask: Bool[Tensor, "M T"]
     truncated: Bool[Tensor, " M"]
+    end: int | None = None
 
     @property
     def responses(self) -> Int[Tensor, "M T"]:
@@ -134,6 +136,7 @@ def prefix_tree(grammar: Grammar, *, budget: int = NODE_BUDGET) -> PrefixTree:
         path=torch.tensor([path + [0] * (depth - len(path)) for path in paths]),
         mask=torch.tensor([[True] * len(path) + [False] * (depth - len(path)) for path in paths]),
         truncated=torch.tensor([grammar.end is not None and prefixes[leaf][-1] != grammar.end for leaf in leaves]),
+        end=grammar.end,
     )
 
 

@@ -31,6 +31,7 @@ class TreeProblem:
         logits_sampler: of what draws the responses, -inf where it never goes; None when that is ``logits_old``.
         observed: prefixes after which the environment speaks, ``[I]``: the next token is given, not sampled, and
             not trained on. None when there are none. The grammar must allow a single token there.
+        critic: what a critic says of each prefix; None takes fixed numbers in (0, 1) that are right about nothing.
     """
 
     name: str
@@ -41,6 +42,7 @@ class TreeProblem:
     reward: Float[Tensor, " M"]
     logits_sampler: Float[Tensor, "I V"] | None = None
     observed: Bool[Tensor, " I"] | None = None
+    critic: Float[Tensor, " I"] | None = None
 
     @property
     def draws(self) -> Float[Tensor, "I V"]:
@@ -72,8 +74,10 @@ class TreeProblem:
 
     @property
     def value(self) -> Float[Tensor, " I"]:
-        """Return what a critic says of each prefix: fixed numbers in (0, 1), right about nothing."""
-        return uniforms(1, Stream.DATA, len(self.logits), problem=[len(self.name)], sample=[1])[0]
+        """Return what the critic says of each prefix."""
+        if self.critic is not None:
+            return self.critic
+        return uniforms(1, Stream.DATA, len(self.logits), problem=[0], sample=[1])[0]
 
     @property
     def logits_jacobian(self) -> Float[Tensor, "M TV IV"]:
@@ -99,9 +103,9 @@ World = tuple[TreeProblem, ...]
 def default_world(*, seed: int = 0, off_policy: bool = False) -> World:
     """Return the world in which what real settings hide is visible.
 
-    Two problems with the same 15 responses of one to three tokens, some truncated: an easy one with binary
-    rewards and a hard one with graded rewards; a reference that differs from the policy; and, off-policy, a
-    sampler that differs too.
+    Two problems with the same 15 responses of one to three tokens, some truncated: an easy one with binary rewards and
+    a hard one with graded rewards, some above 1; a reference that differs from the policy; and,
+    off-policy, a sampler that differs too.
 
     Args:
         seed: names the weights and rewards.
@@ -119,7 +123,7 @@ def default_world(*, seed: int = 0, off_policy: bool = False) -> World:
     problems = []
     for number, name in enumerate(("easy, binary rewards", "hard, graded rewards")):
         logits, reward = draw(4 * number), rewards(number)
-        reward = (reward < 0.6).double() if number == 0 else 0.3 * reward.square()
+        reward = (reward < 0.6).double() if number == 0 else 2.0 * reward.square()
         moved = logits + 0.4 * draw(4 * number + 2) if off_policy else logits
         problems.append(TreeProblem(name, tree, logits, logits + 0.8 * draw(4 * number + 1), moved, reward))
     return tuple(problems)

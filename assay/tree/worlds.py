@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -16,18 +16,6 @@ from assay.tree.world import TreeProblem, World, default_world
 
 _CALL, _OBSERVATION = (1, 2), 3
 _TOWARDS_REFERENCE, _TOWARDS_OLD, _TOWARDS_SAMPLER = 1, 2, 3
-
-
-@dataclass(frozen=True)
-class Criticised(TreeProblem):
-    """A problem with a critic that is exact where the policy acts, and untrained where the environment speaks."""
-
-    @property
-    def value(self) -> Float[Tensor, " I"]:
-        """Return the expected reward from each prefix on; some other fixed number in (0, 1) where the environment
-        speaks."""
-        exact = state_values(self)
-        return exact if self.observed is None else torch.where(self.observed, super().value, exact)
 
 
 def state_values(problem: TreeProblem) -> Float[Tensor, " I"]:
@@ -78,7 +66,8 @@ def tool_world(*, seed: int = 0) -> World:
 
     The policy either stops at once (token 0), or calls a tool in one of two ways (1 or 2). Then the environment
     answers with token 3, which is not sampled and not trained on, and the policy goes on with one more token. That is
-    7 responses; the call and what follows it both decide about the reward. The critic is :class:`Criticised`.
+    7 responses; the call and what follows it both decide about the reward. The critic is exact where the policy acts,
+    and says some other number where the environment speaks.
 
     Args:
         seed: names the weights and rewards.
@@ -92,7 +81,8 @@ def tool_world(*, seed: int = 0) -> World:
     reference = logits + 0.8 * _normals(seed, 0, tree, _TOWARDS_REFERENCE)
     observed = tree.allowed.sum(1) == 1
     reward = _rewards(seed, 0, tree)
-    return (Criticised("a tool's answer in between", tree, logits, reference, logits, reward, observed=observed),)
+    problem = TreeProblem("a tool's answer in between", tree, logits, reference, logits, reward, observed=observed)
+    return (replace(problem, critic=torch.where(observed, problem.value, state_values(problem))),)
 
 
 def far_world(*, seed: int = 0) -> World:

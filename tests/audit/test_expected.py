@@ -52,7 +52,7 @@ def test_a_loss_that_is_not_finite_on_a_group_that_can_be_drawn_disagrees(advant
 
     made = expected_gradient(overflowing, world=drifted_world())
     assert made.verdict is Verdict.DISAGREES and made.invariant == "I1"
-    assert made.findings[0].endswith(f"the loss is {sign * float('inf')} on a batch of ordinary numbers")
+    assert made.findings[0].endswith(f"the loss is {sign * float('inf')} on a batch that can be drawn")
     assert "responses [0], [2] with rewards" in made.findings[0], "the first group with the token that was given up"
 
 
@@ -63,7 +63,7 @@ def test_a_gradient_that_is_not_finite_disagrees_even_where_the_loss_is():
 
     made = expected_gradient(finite_value, world=drifted_world())
     assert made.verdict is Verdict.DISAGREES
-    assert made.findings[0].endswith("the loss has a gradient that is not finite on a batch of ordinary numbers")
+    assert made.findings[0].endswith("the loss has a gradient that is not finite on a batch that can be drawn")
 
 
 def test_not_finite_under_the_mask_alone_is_not_this_checks_matter():
@@ -77,6 +77,8 @@ CANNOT_RUN = {
     "asks for what there is not": (lambda logp, advantages: logp.sum(), "asks for 'advantages'"),
     "returns a vector": (lambda logp, adv: adv * logp.sum(1), "must return one scalar"),
     "raises": (lambda logp: 1 / 0, "raised ZeroDivisionError"),
+    "says not what it takes": (dict, "does not say what it takes"),
+    "takes only by position": (lambda logp, /: logp.sum(), "raised TypeError"),
     "raises where it is not finite": (lambda logp: [][0] if logp.isnan().any() else logp.detach().sum(), "no gradient"),
 }
 

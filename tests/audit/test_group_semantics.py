@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from assay.audit.invariants.definitions import FORMS
+from assay.audit.invariants.extremes import NOISE, NOTED
 from assay.audit.invariants.grouped import batch_of, mixed
-from assay.audit.invariants.groups import FORMS, group_semantics
+from assay.audit.invariants.groups import group_semantics
 from assay.core.advantages import leave_one_out, loo_advantages
 from assay.verdicts import Verdict
 
@@ -139,9 +141,25 @@ def last_ignored(reward, group):
     return of_each_group(reward, group, lambda r: r - r[:-1].mean() if len(r) > 1 else r * 0)
 
 
+def floored(floor):
+    return lambda reward, group: of_each_group(reward, group, lambda r: (r - r.mean()) / (spread(r) + floor))
+
+
 def noise_amplified(reward, group):
-    """Seven times 0.95 has a float32 mean that is not 0.95, and a floor of 1e-6 lets that through."""
-    return of_each_group(reward, group, lambda r: (r - r.mean()) / (spread(r) + 1e-6))
+    """Seven times 0.95 has a float32 mean that is not 0.95, and a floor of 1e-8 makes an advantage of that."""
+    return floored(1e-8)(reward, group)
+
+
+def upside_down(reward, group):
+    return -centred(reward, group)
+
+
+def another_member_s(reward, group):
+    return of_each_group(reward, group, lambda r: (r - r.mean())[r.argsort().roll(1).argsort()])
+
+
+def upside_down_per_token(reward, group, mask):
+    return -centred(reward, group)[:, None] * mask
 
 
 def nan_for_lone(reward, group):
@@ -166,6 +184,9 @@ WRONG = [
     (first_member, "does not count"),
     (last_ignored, "rows in another order"),
     (noise_amplified, "7 equal rewards of 0.95 in float32"),
+    (upside_down, "of the same group, with the lower reward"),
+    (upside_down_per_token, "of the same group, with the lower reward"),
+    (another_member_s, "of the same group, with the lower reward"),
     (nan_for_lone, "a lone response: row 4 (reward 0.24, group 1 of [0.24]) has advantage nan"),
     (by_text, "one text asked twice"),
     (no_baseline, "does not count"),
@@ -179,6 +200,43 @@ def test_what_is_wrong_is_shown_by_the_property_it_breaks(function, witness):
     assert found.verdict is Verdict.DISAGREES
     assert any(witness in line for line in found.findings), found.findings
     assert found.remedy
+
+
+def test_a_sign_can_be_declared_either_way():
+    assert group_semantics(upside_down, monotone=False).verdict is Verdict.HOLDS
+    assert group_semantics(upside_down, definition=lambda r: r.mean() - r).verdict is Verdict.HOLDS
+    found = group_semantics(upside_down)
+    assert len(found.findings) == 4, found.findings  # one for each kind of batch, and no other complaint
+
+
+@pytest.mark.parametrize("floor", [1e-4, 1e-6, 1e-8])
+def test_what_float32_leaves_of_a_constant_group_is_said_with_its_size(floor):
+    """A constant group's mean misses 0.95 by less than a rounding, 0.95 * 2^-24; the deviation is about as large."""
+    reward = torch.full((7,), 0.95)
+    size = float(((reward - reward.mean()) / (reward.std() + floor)).abs().max())
+    found = group_semantics(floored(floor))
+    words = f"7 equal rewards of 0.95 in float32: row 0 (reward 0.95, group 0 of [{', '.join(['0.95'] * 7)}])"
+    said = f"{words} has advantage {-size:.6g}, the rounding of its rewards over a small floor: decide by max == min"
+    if size > NOISE:
+        assert [line for line in found.findings if said.replace("-", "") in line.replace("-", "")], found.findings
+        assert len(found.findings) == 1 and found.verdict is Verdict.DISAGREES
+    else:
+        assert found.verdict is Verdict.HOLDS
+        assert (said.replace("-", "") in found.detail.replace("-", "")) == (size > NOTED), found.detail
+
+
+@pytest.mark.parametrize(
+    ("definition", "reason"),
+    [
+        (lambda r: 1 / 0, "the definition raised ZeroDivisionError"),
+        (lambda r: r[:2], "the definition returned shape (2,) for 4 rewards"),
+        (lambda r: None, "the definition returned NoneType"),
+        (lambda r: r + 1j, "the definition returned Tensor; it must return a tensor [B] of real numbers"),
+    ],
+)
+def test_a_definition_that_cannot_be_read_is_no_verdict(definition, reason):
+    found = group_semantics(centred, definition=definition)
+    assert found.verdict is Verdict.COULD_NOT_RUN and reason in found.detail
 
 
 def test_the_witness_has_both_values():

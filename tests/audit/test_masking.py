@@ -9,8 +9,17 @@ from torch import where
 
 from assay.audit.invariants.independence import rows_are_independent
 from assay.audit.invariants.mask_truth import Record, mask_is_truth
-from assay.audit.invariants.masked_cases import ABSENT, BY_MASK, ONE_MASK, SELECT, VALUES, example_case, variants
-from assay.audit.invariants.masking import masked_inert
+from assay.audit.invariants.masked_cases import (
+    ABSENT,
+    BY_MASK,
+    ONE_MASK,
+    OWN_MASK,
+    SELECT,
+    VALUES,
+    example_case,
+    variants,
+)
+from assay.audit.invariants.masking import AS_DECLARED, NO_TOKEN, SURFACE, masked_inert
 from assay.verdicts import Verdict
 
 CASE = example_case()
@@ -23,7 +32,7 @@ def token_mean(logp, adv, mask):
 
 
 def sequence_mean(logp, adv, mask):
-    return -(adv * where(mask > 0, logp, 0.0).sum(1) / mask.sum(1)).mean()
+    return -(adv * where(mask > 0, logp, 0.0).sum(1) / mask.sum(1).clamp(min=1)).mean()
 
 
 def clipped(logp, logp_old, logp_ref, adv, mask):
@@ -84,10 +93,10 @@ def test_a_loss_is_caught_by_its_smallest_witness(loss, begins, says, remedy):
 
 
 def test_the_witness_is_arithmetic():
-    """Two columns more make 28 positions of 20, and one row of four has an advantage of 1."""
-    assert MASK.numel() == 20 and float(CASE["adv"][0]) == 1.0
+    """Two columns more make 35 positions of 25, and the first row has an advantage of 1."""
+    assert MASK.numel() == 25 and float(CASE["adv"][0]) == 1.0
     made = masked_inert(all_positions_counted, by="logp")
-    assert made.findings[0].endswith(f"gradient at row 0, position 0 is {-1 / 28:.6g}, without {-1 / 20:.6g}")
+    assert made.findings[0].endswith(f"gradient at row 0, position 0 is {-1 / 35:.6g}, without {-1 / 25:.6g}")
 
 
 def test_a_wholly_masked_row_is_absent():
@@ -108,7 +117,8 @@ def test_a_wholly_masked_row_is_absent():
     def counted_without_value(score, mask):
         return (score * mask.any(1)).sum() / len(score)
 
-    made = masked_inert(counted_without_value, case)
+    assert masked_inert(counted_without_value, case).verdict is Verdict.HOLDS, "it may count as a row of 0"
+    made = masked_inert(counted_without_value, case, absent=True)
     assert made.findings[0] == f"with the wholly masked rows taken out: output is {4 / 2:.6g}, without {4 / 3:.6g}"
 
 
@@ -165,15 +175,15 @@ def test_every_masked_value_is_tried_in_every_argument_and_nowhere_else():
     """A function that reports its arguments: all that is said to be changed is changed, under the mask only."""
     case = {
         "logp": CASE["logp"],
-        "logits": torch.arange(60.0).view(4, 5, 3).double(),
+        "logits": torch.arange(75.0).view(5, 5, 3).double(),
         "tokens": CASE["tokens"],
+        "labels": where(MASK, CASE["tokens"], -100),
         "mask": CASE["mask"],
     }
-    made = list(variants(case, MASK, fill={}, left=True, close_up=True))
-    changed = [
-        (variant, name, value)
-        for variant, (name, value) in zip(made, itertools.product(("logp", "logits"), VALUES), strict=False)
-    ]
+    made = list(variants(case, MASK, fill={}, left=True, close_up=True, absent=False))
+    seen = CASE["tokens"][MASK]
+    puts = [*itertools.product(("logp", "logits"), VALUES), ("tokens", int(seen.min())), ("tokens", int(seen.max()))]
+    changed = [(variant, name, value) for variant, (name, value) in zip(made, puts, strict=False)]
     for variant, name, value in changed:
         assert variant.name == f"{value:g} under the mask of {name}"
         under = variant.case[name][~MASK]
@@ -183,7 +193,7 @@ def test_every_masked_value_is_tried_in_every_argument_and_nowhere_else():
     for variant in made[len(changed) :]:
         for key, value in case.items():
             assert torch.equal(variant.case[key][variant.mask], value[MASK]), (variant.name, key)
-    widths = [(variant.mask.shape[1], variant.mask[:, 0].all().item()) for variant in made[len(changed) :]]
+    widths = [(variant.mask.shape[1], variant.mask[:4, 0].all().item()) for variant in made[len(changed) :]]
     assert widths == [(7, True), (7, False), (4, True), (4, False)]  # the longest row has 5 tokens, one observed
 
 
@@ -192,7 +202,7 @@ def test_every_masked_value_is_tried_in_every_argument_and_nowhere_else():
     [
         (lambda logp: 1 / 0, {}, "ZeroDivisionError"),
         (lambda logp: 1.0, {}, "returned float"),
-        (lambda logp: logp[:2], {}, "returned (2, 5) for a batch of (4, 5)"),
+        (lambda logp: logp[:2], {}, "returned (2, 5) for a batch of (5, 5)"),
         (lambda advantage: advantage, {}, "asks for 'advantage'"),
         (lambda logp: logp.sum(), {"by": "logits"}, "does not ask for 'logits'"),
         (lambda logp: logp, {"by": "logp"}, "one scalar"),
@@ -231,6 +241,112 @@ def test_arguments_are_not_changed_and_any_may_be_taken():
     assert all(torch.equal(CASE[name], value) for name, value in before.items())
 
 
+def mask_of_tokens(logp, adv, tokens, mask):
+    return -(where(tokens != 0, logp, 0.0) * adv[:, None]).sum() / mask.sum()
+
+
+def mask_of_tokens_as_weight(tokens, mask):
+    return (tokens != 0).sum(1) / mask.sum(1).clamp(min=1)
+
+
+def nan_is_replaced(logp, adv, mask):
+    return -(logp * adv[:, None] * mask).nan_to_num(posinf=0.0).sum() / mask.sum()
+
+
+def test_the_usual_case_holds_what_real_batches_do():
+    assert not MASK[4].any() and MASK[:4].any(1).all()
+    assert CASE["tokens"][1, 2] > 0 and not MASK[1, 2] and (CASE["tokens"][MASK] > 0).all()
+
+
+def test_a_mask_made_from_tokens_trains_on_observations():
+    made = masked_inert(mask_of_tokens, by="logp")
+    assert made.findings[0].startswith("row 1, position 2 is masked, and the gradient by logp there is")
+    made = masked_inert(mask_of_tokens_as_weight)
+    assert made.remedy == OWN_MASK and "under the mask of tokens: output of row 2 is " in made.findings[0]
+    assert made.findings[0].endswith("is 5, without 1"), "row 2 has five positions, one of them unmasked"
+
+
+def test_a_nan_that_counts_must_show():
+    made = masked_inert(nan_is_replaced, by="logp")
+    assert made.remedy == SURFACE and made.findings[0] == (
+        "with NaN at row 0, position 0 of logp, which is not masked: the loss and its gradient are finite"
+    )
+
+
+def test_a_row_without_a_token_must_not_be_nan():
+    def no_guard(logp, adv, mask):
+        return -(adv * where(mask > 0, logp, 0.0).sum(1) / mask.sum(1)).mean()
+
+    made = masked_inert(no_guard, by="logp")
+    assert made.verdict is Verdict.DISAGREES and made.remedy == NO_TOKEN
+    assert made.findings == ("with row 4 wholly masked: loss is nan, without such rows it is finite",)
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "says"),
+    [
+        (lambda logp, mask: torch.tensor(1.0), {}, "depends on nothing that is unmasked"),
+        (lambda logp, mask: torch.ones_like(logp), {}, "depends on nothing that is unmasked"),
+        (
+            lambda logp, mask: 0 * where(mask > 0, logp, 0.0).sum(),
+            {"by": "logp"},
+            "depends on nothing that is unmasked",
+        ),
+        (lambda logp, mask: where(mask > 0, logp, 0.0).sum() * torch.rand(()), {}, "when called again"),
+        (lambda tokens, mask: (tokens * mask).sum(), {"by": "tokens"}, "no floating tensor"),
+        (lambda adv, mask: adv.sum(), {"by": "adv"}, "no floating tensor"),
+        (lambda logp: logp, {"case": {"logp": CASE["logp"], "mask": 3}}, "no mask"),
+        (lambda logp: logp, {"mask": torch.ones(5)}, "must be [B, T]"),
+        (lambda logp: logp.to("meta"), {}, "reading what the function returned"),
+        (lambda logp: logp * 1j, {}, "complex"),
+    ],
+)
+def test_a_constant_or_an_unusable_argument_could_not_run(function, options, says):
+    made = masked_inert(function, **options)
+    assert made.verdict is Verdict.COULD_NOT_RUN and says in made.detail
+
+
+def test_a_float_mask_numbers_and_truth_values_are_taken():
+    def scaled(logp, mask, scale):
+        return where(mask > 0, logp, 0.0).sum(1) * scale
+
+    case = {name: CASE[name] for name in ("logp", "mask")} | {"scale": 2.0}
+    assert masked_inert(scaled, case, MASK.float()).verdict is Verdict.HOLDS
+    assert masked_inert(lambda tokens, mask: (tokens > 3) & (mask > 0)).verdict is Verdict.HOLDS
+
+
+class NoBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ValueError("no kernel")
+
+
+def test_a_backward_that_raises_could_not_run():
+    made = masked_inert(lambda logp, mask: NoBackward.apply(where(mask > 0, logp, 0.0)), by="logp")
+    assert made.verdict is Verdict.COULD_NOT_RUN and "backward of the loss raised ValueError: no kernel" in made.detail
+
+
+def test_the_tolerance_is_that_of_what_the_function_computes_in():
+    def in_float32(logp, adv, mask):
+        return token_mean(logp.float(), adv.float(), mask.float())
+
+    made = masked_inert(in_float32, by="logp")
+    assert made.verdict is Verdict.HOLDS and made.tolerance == 1e-5 and "float32" in made.why
+    made = masked_inert(lambda logp, adv, mask: all_positions_counted(logp.float(), adv, mask), by="logp")
+    assert made.verdict is Verdict.DISAGREES
+
+
+def test_a_metric_is_compared_with_what_is_declared():
+    declared = MASK.sum(1)[MASK.any(1)].double()
+    assert masked_inert(lambda mask: (mask > 0).sum(1), declared=declared).verdict is Verdict.HOLDS
+    made = masked_inert(lambda mask, truncated: (mask > 0).sum(1) * ~truncated, declared=declared)
+    assert made.remedy == AS_DECLARED and made.findings == ("output of row 1 is 0, declared 4",) and made.error == 1.0
+
+
 TOKENS = torch.tensor([[9, 5, 6, 0], [9, 9, 7, 5]])
 TRUTH = torch.tensor([[False, True, True, False], [False, False, True, True]])
 RECORDS = [Record({"tokens": TOKENS}, TOKENS, TRUTH)]
@@ -249,11 +365,7 @@ def test_a_mask_is_compared_with_who_chose_each_token():
     )
 
 
-def test_counts_and_tokens_are_compared_too():
-    assert mask_is_truth(lambda tokens: torch.tensor([2, 2]), RECORDS).verdict is Verdict.HOLDS
-    assert mask_is_truth(lambda tokens: torch.tensor([2, 3]), RECORDS).findings == (
-        "record 0, row 1: 3 tokens, sampled 2",
-    )
+def test_tokens_are_compared_too():
     assert mask_is_truth(lambda tokens: (tokens, TRUTH), RECORDS).verdict is Verdict.HOLDS
     made = mask_is_truth(lambda tokens: (tokens.where(tokens != 6, 8), TRUTH), RECORDS)
     assert made.findings == (
@@ -267,6 +379,8 @@ def test_counts_and_tokens_are_compared_too():
         (lambda tokens: TRUTH, [Record({"tokens": TOKENS}, TOKENS, torch.zeros_like(TRUTH))], "tell nothing"),
         (lambda tokens: TRUTH[:, :2], RECORDS, "a mask of shape (2, 2)"),
         (lambda tokens: TRUTH.tolist(), RECORDS, "as tensors"),
+        (lambda tokens: (tokens, TRUTH, TRUTH), RECORDS, "as tensors"),
+        (lambda tokens: TRUTH.to("meta"), RECORDS, "reading what the mask builder returned"),
         (lambda ids: TRUTH, RECORDS, "TypeError"),
     ],
 )
@@ -307,7 +421,12 @@ def test_whatever_a_row_sees_of_others_is_found(leak, witness):
     ("score", "says"),
     [
         (lambda rows: [bigram(row) for row in rows][:1], "a tensor for each of 2 rows"),
-        (lambda rows: [bigram(row)[: 5 - len(rows)] for row in rows], "for a row that alone has"),
+        (lambda rows: [bigram(row)[:1] for row in rows], "a log-probability for each token: (1,) for 2 tokens"),
+        (lambda rows: [torch.zeros(0) for row in rows], "a log-probability for each token"),
+        (lambda rows: [torch.zeros(len(row)) for row in rows], "one number, or none"),
+        (lambda rows: [torch.tensor(-1.0) for row in rows], "one number, or none"),
+        (lambda rows: [row * 1j for row in rows], "complex"),
+        (lambda rows: [float(row.sum()) for row in rows], "returned float"),
         (lambda rows: torch.stack([bigram(row) for row in rows]), "returned Tensor"),
         (lambda rows: [bigram(row) - math.inf for row in rows], "not finite"),
     ],
@@ -319,7 +438,41 @@ def test_what_does_not_score_rows_could_not_run(score, says):
 
 def test_a_tolerance_is_for_scorers_in_lower_precision():
     def rounded(rows):
-        return [(bigram(row) + 1e-6 * len(rows)).float().double() for row in rows]
+        return [bigram(row) + 1e-6 * len(rows) for row in rows]
 
     assert rows_are_independent(rounded).verdict is Verdict.DISAGREES
     assert rows_are_independent(rounded, tolerance=1e-4).verdict is Verdict.HOLDS
+
+
+def test_the_tolerance_is_that_of_what_the_scorer_computes_in():
+    """float32 has 24 bits: sums in another order differ by about 6e-8 each."""
+
+    def padded_sums(rows):
+        width = max(len(row) for row in rows)
+        parts = [torch.cat([bigram(row), torch.zeros(width)]).float() for row in rows]
+        return [
+            part.flip(0).cumsum(0).flip(0)[: len(row) - 1] / 3 * len(rows) ** 0.5 / len(rows) ** 0.5
+            for part, row in zip(parts, rows, strict=True)
+        ]
+
+    made = rows_are_independent(padded_sums)
+    assert made.verdict is Verdict.HOLDS and 1e-9 < made.error <= made.tolerance == 1e-5 and "float32" in made.why
+    assert rows_are_independent(lambda rows: [bigram(row).float() + 1e-3 * len(rows) for row in rows]).findings
+
+
+def test_scores_cut_to_the_shortest_row_are_a_finding():
+    made = rows_are_independent(lambda rows: [bigram(row)[: min(map(len, rows)) - 1] for row in rows])
+    assert made.findings[0] == "row 1 in a batch of rows [0, 1]: log-probabilities of shape (1,), alone (4,)"
+    assert len(made.findings) == 6 and made.findings[5].endswith("more of the same kind")
+
+
+def test_scores_of_whole_rows_and_of_truth_values_are_read():
+    assert rows_are_independent(lambda rows: [bigram(row).sum() for row in rows]).verdict is Verdict.HOLDS
+    assert rows_are_independent(lambda rows: [row > 2 for row in rows]).verdict is Verdict.HOLDS
+    assert rows_are_independent(lambda rows: [row > len(rows) for row in rows]).verdict is Verdict.DISAGREES
+
+
+@pytest.mark.parametrize("rows", [[], [torch.tensor([1, 2])]])
+def test_one_row_has_no_neighbour(rows):
+    made = rows_are_independent(lambda rows: [bigram(row) for row in rows], rows)
+    assert made.verdict is Verdict.COULD_NOT_RUN and f"{len(rows)} rows" in made.detail

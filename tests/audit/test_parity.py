@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from assay.audit.invariants.parity import loss_cases, parity
+from assay.audit.invariants.parity import parity
+from assay.audit.invariants.parity_cases import loss_cases
 from assay.verdicts import Verdict
 
 
@@ -56,6 +57,16 @@ def over_the_padded_length(logp, logp_old, adv, mask):
 
 def detached(logp, logp_old, adv, mask):
     return plain(logp.detach(), logp_old, adv, mask)
+
+
+class NoBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ValueError("no kernel")
 
 
 @pytest.mark.parametrize(
@@ -115,7 +126,76 @@ def test_shapes_and_lost_numbers():
     assert found.findings == ("one: value has shape (2,) and (1,)",)
     found = parity(lambda x: x, lambda x: x * float("nan"), cases=case, trained=())
     assert found.verdict is Verdict.DISAGREES and found.findings[0].endswith("is 1 and nan")
-    assert parity(lambda x: x * float("nan"), lambda x: x * float("nan"), cases=case).verdict is Verdict.HOLDS
+
+
+def ends(*numbers):
+    return lambda logp: torch.cat([logp[0, :1], torch.tensor(numbers, dtype=torch.float64)])
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        (ends(INF), ends(1.0), "value at [1] is inf and 1"),
+        (ends(INF), ends(-INF), "value at [1] is inf and -inf"),
+        (ends(-INF, 1.0), ends(-INF, 2.0), "value at [2] is 1 and 2"),
+        (ends(NAN), ends(1.0), "value at [1] is nan and 1"),
+        (ends(NAN, 1.0), ends(NAN, 2.0), "value at [2] is 1 and 2"),
+    ],
+)
+def test_what_is_not_finite_hides_nothing(first, second, says):
+    for one, two in [(first, second), (second, first)]:
+        assert parity(one, two).verdict is Verdict.DISAGREES
+    assert parity(first, second).findings[0] == f"even lengths: {says}"
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        (lambda logp: logp.sum() * NAN, "even lengths: value is not finite in both"),
+        (lambda logp: logp.sum() * 0 + INF, "even lengths: value is not finite in both"),
+        (ends(NAN, 1.0), "even lengths: value is not finite in both"),
+        (lambda logp: (logp * 0).sqrt().sum(), "gradient by logp is not finite in both"),
+        (lambda logp: 1.0, "whatever they are given"),
+        (lambda logp: torch.ones(3), "whatever they are given"),
+        (lambda logp: 0 * logp.sum(), "whatever they are given"),
+        (lambda logp: logp * 1j, "complex"),
+        (lambda logp: np.array(["one"]), "reading what the first path returned"),
+        (lambda logp: logp.detach().to("meta"), "reading what the first path returned"),
+        (lambda logp: NoBackward.apply(logp), "backward of the first path raised ValueError"),
+    ],
+)
+def test_two_paths_that_show_nothing_could_not_run(path, says):
+    found = parity(path, path)
+    assert found.verdict is Verdict.COULD_NOT_RUN and says in found.detail
+
+
+def test_equal_infinities_agree():
+    assert parity(ends(-INF), ends(-INF)).verdict is Verdict.HOLDS
+
+
+def test_one_case_is_moved_to_tell_a_constant():
+    case = {"one": {"x": torch.ones(2, dtype=torch.float64)}}
+    assert parity(lambda x: 2 * x, lambda x: x + x, cases=case, trained=()).verdict is Verdict.HOLDS
+    assert parity(lambda x: 2.0, lambda x: 2.0, cases=case, trained=()).verdict is Verdict.COULD_NOT_RUN
+    found = parity(lambda x: x, lambda x: x, cases={"one": {"x": torch.arange(2)}}, trained=("x",))
+    assert found.verdict is Verdict.COULD_NOT_RUN and "by 'x'" in found.detail
+
+
+def test_the_tolerance_is_that_of_the_coarser_path():
+    def in_float32(logp, logp_old, adv, mask):
+        return plain(logp.float(), logp_old.float(), adv.float(), mask.float())
+
+    for one, two in [(plain, in_float32), (in_float32, plain)]:
+        found = parity(one, two)
+        assert found.verdict is Verdict.HOLDS and 1e-9 < found.error <= found.tolerance == 1e-5
+        assert found.why == "the subject computes in float32"
+    found = parity(plain, lambda logp, logp_old, adv, mask: in_float32(logp, logp_old, adv, mask) * 1.001)
+    assert found.verdict is Verdict.DISAGREES
+    half = parity(plain, lambda logp, logp_old, adv, mask: plain(logp.bfloat16(), logp_old, adv, mask))
+    assert half.tolerance == 0.05 and "bfloat16" in half.why
 
 
 def test_a_path_that_writes_into_its_arguments_does_not_reach_the_other():

@@ -69,6 +69,16 @@ def test_a_declared_scale_counts():
     assert "(every entry is 0.5 times as large)" in made.findings[0]
 
 
+class NoBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ValueError("no kernel")
+
+
 def by_order(window):
     """Weigh the first token of the first micro-batch twice."""
     whole = torch.stack([terms(micro).sum() for micro in window.micro_batches]).sum()
@@ -163,12 +173,45 @@ def test_a_micro_batch_without_a_token_is_among_the_layouts():
         (lambda window: terms(window.ranks[0][0]).sum().detach(), "no gradient"),
         (lambda window: torch.ones((), requires_grad=True) * 2, "no gradient"),
         (lambda window: 0 * terms(window.ranks[0][0]).sum(), "zero or not finite"),
-        (lambda window: torch.ones(len(window.micro_batches)), "a gradient of shape (2,)"),
+        (lambda window: torch.stack([micro.adv.sum() for micro in window.micro_batches]), "a gradient of shape (2,)"),
+        (lambda window: torch.arange(1.0, 5.0), "not made from them"),
+        (lambda window: window.rows.adv, "not made from them"),
+        (lambda window: torch.ones(3, device="meta"), "reading what the update returned"),
+        (lambda window: torch.ones(3) * 1j, "complex"),
+        (lambda window: NoBackward.apply(window.ranks[0][0].logp), "backward of the update raised ValueError"),
     ],
 )
 def test_what_is_no_update_could_not_run(update, says):
     made = partition(update)
     assert made.verdict is Verdict.COULD_NOT_RUN and says in made.detail
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_nothing_agrees_with_a_declared_gradient_that_is_not_finite(value):
+    declared = -WEIGHTS[token_mean] * ROWS.adv[:, None]
+    made = partition(accumulated(token_mean), declared=declared.index_fill(0, torch.tensor([0]), value))
+    assert made.verdict is Verdict.COULD_NOT_RUN and "declared gradient is not finite" in made.detail
+
+
+def test_packing_is_tried_where_the_trainer_packs_and_said_to_be_left_out_elsewhere():
+    made = partition(MISTAKES["packing"])
+    assert made.verdict is Verdict.HOLDS and made.exactness.endswith("packing not tried")
+    made = partition(MISTAKES["packing"], packed=True)
+    assert made.verdict is Verdict.DISAGREES and "not tried" not in made.exactness
+    assert partition(accumulated(sequence_mean), packed=True).verdict is Verdict.HOLDS
+
+
+def test_the_tolerance_is_that_of_what_the_update_computes_in():
+    """Thirds of float32 numbers, added up in another order, differ in the last of 24 bits."""
+
+    def in_float32(window):
+        parts = [(micro.logp.detach().exp() * micro.mask).float().flatten() / 3 for micro in window.micro_batches]
+        return torch.cat(parts).cumsum(0)[-1:]
+
+    made = partition(in_float32)
+    assert made.verdict is Verdict.HOLDS and 1e-9 < made.error <= made.tolerance == 1e-5 and "float32" in made.why
+    made = partition(lambda window: in_float32(window) / len(window.micro_batches))
+    assert made.verdict is Verdict.DISAGREES
 
 
 def test_no_layout_is_no_verdict():

@@ -1,5 +1,7 @@
 """Partition and mask specimens: what is filed is there, and the figures of the reports come out of the forms."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -129,3 +131,40 @@ def test_a_template_that_merges_tool_results():
     assert tokens.tolist() == [masks.SEEN] and apart.shape[1] == tokens.shape[1] + 3
     unmerged = [message for message in masks.TALK if message[0] != masks.RESULT]
     assert torch.equal(masks.whole_conversation(unmerged)[0], masks.each_message_alone(unmerged)[0])
+
+
+def test_an_index_of_minus_one_is_no_row_left_in_the_statistics():
+    """Scores 10, 0, 1 of 0, 2, 3 tokens: at index -1 of three columns a score is discounted twice."""
+    wrong = masked_credit.placed_before_an_empty_start(**masked_credit.ONE_GROUP)
+    right = masked_credit.placed_where_there_is_a_token(**masked_credit.ONE_GROUP)
+    twice = masked_credit.DISCOUNT**2
+    assert float(wrong[2, 0]) == pytest.approx(twice - (10 * twice + 0 + twice) / 3)
+    assert float(right[2, 0]) == pytest.approx(twice - (0 + 0 + twice) / 3)
+
+
+def test_no_two_reports_share_both_forms_but_those_that_were_the_same_mistake():
+    forms = [(made.wrong, made.right) for made in SPECIMENS]
+    twice = {made.bug for made in SPECIMENS if forms.count((made.wrong, made.right)) > 1}
+    assert twice == {"GA-03", "X-12"}
+    case = masked_credit.ONE_GROUP
+    outputs = [
+        form(**case)
+        for form in (
+            masked_credit.placed_before_an_empty_start,
+            masked_credit.rejected_rows_in_statistics,
+            masked_credit.rows_without_action_in_mean,
+        )
+    ]
+    assert not any(torch.equal(one, other) for one, other in itertools.combinations(outputs, 2))
+
+
+def test_a_closing_with_the_right_numbers_still_shows_the_mask():
+    [made] = [made for made in masks.SPECIMENS if made.bug == "MASK-13"]
+    findings = made.check(made.wrong).findings
+    assert findings[0] == ("record 0, row 0, position 4: token 3 is in the mask, and the policy did not sample it")
+    assert findings[-1].startswith("record 1: the tokens are")
+
+
+def test_a_reward_under_the_mask_is_what_is_shown():
+    [made] = [made for made in masked_credit.SPECIMENS if made.bug == "ADV-10"]
+    assert made.check(made.wrong).findings[0].startswith("with 7 under the mask of reward: output at row ")

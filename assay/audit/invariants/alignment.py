@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from assay.audit.check import TOLERANCE, Check, SubjectError, answers, foreign, verdict_of
@@ -21,7 +22,7 @@ def row_alignment(
     score: Callable[[list[Any]], Any],
     rows: Sequence[Any],
     *,
-    failing: Sequence[Any] = ("",),
+    failing: Sequence[Any] | None = None,
     tolerance: float = TOLERANCE,
 ) -> Check:
     """Check that a batch gets one score a row, in the order of its rows.
@@ -33,9 +34,12 @@ def row_alignment(
     Args:
         score: from a list of rows to their scores; each a number, None or NaN for none, or what a grader returns.
         rows: ordinary rows, at least two of them with different scores.
-        failing: rows that cannot be scored; what they get is their own affair, as long as it is one score each.
+        failing: rows that cannot be scored; what they get is their own affair, as long as it is one score each. None
+            takes an empty text where rows are texts, and otherwise nothing: then only the order is checked.
         tolerance: relative; larger where a model scores, whose numbers may depend on the batch.
     """
+    texts = all(isinstance(row, str) for row in rows)
+    bad_rows = list(failing) if failing is not None else [""] if texts else []
     alone = [_scores(score, [row]) for row in rows]
     strange = [made for made in alone if len(made) != 1]
     if strange:
@@ -43,11 +47,12 @@ def row_alignment(
     expected = [made[0] for made in alone]
     if len(set(expected)) < 2:
         raise SubjectError("all rows score the same: give at least two whose scores differ, or no order can be seen")
-    batches = list(_batches(len(rows), failing))
+    batches = list(_batches(len(rows), bad_rows))
     found = [_finding(score, rows, expected, batch, tolerance) for batch in batches]
     return verdict_of(
         "I14",
-        "one score a row, in the order of the rows, also when one of them cannot be scored",
+        "one score a row, in the order of the rows"
+        + (", also when one of them cannot be scored" if bad_rows else "; no row that cannot be scored was given"),
         few(found),
         tolerance=tolerance,
         exactness=f"{len(rows)} rows alone, {len(batches)} batches",
@@ -95,7 +100,8 @@ def _same(one: float | None, other: float | None, tolerance: float) -> bool:
 
 def _scores(score: Callable[[list[Any]], Any], batch: list[Any]) -> Scores:
     made = foreign(WHAT, score, list(batch))
-    values = made.tolist() if isinstance(made, Tensor) else made
+    arrays = isinstance(made, Tensor | np.ndarray)
+    values = foreign(f"reading what {WHAT} returned", made.tolist) if arrays else made
     if not isinstance(values, Sequence) or isinstance(values, str):
         raise SubjectError(f"{WHAT} returned {type(made).__name__}; it must return a list of one score a row")
     return [None if isinstance(one, float) and math.isnan(one) else score_of(one) for one in values]

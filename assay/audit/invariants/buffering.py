@@ -6,6 +6,7 @@ traced back to its draw.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,10 +16,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from assay.audit.check import TOLERANCE, Check, SubjectError, answers, foreign, verdict_of
+from assay.audit.invariants.findings import few
+from assay.audit.precision import Precisions, tolerance_for
 from assay.core.streams import Stream, normals
 
 VOCABULARY, LENGTH = 8, 3
 """Of signed responses: 512 draws can be told apart."""
+MOST_UPDATES = 2048
+"""A loop of small rows over all draws takes fewer; one that takes more may never end."""
 DRIFT = 0.1
 """How far an update moves a logit, as a standard deviation."""
 
@@ -81,29 +86,39 @@ def buffered(
 
     Whatever is trained on, and however late, must be paired with the prompt it answers, and ``logp_old`` less the
     log of ``weight`` must be the log-probability it was drawn with. An update moves a log-probability by about 0.1, so
-    a weight that is capped above 2 is whole here.
+    a weight that is capped above 2 is whole here. A loop that never updates the policy could not run: whatever it
+    divides by is then right.
 
     Args:
         loop: given a policy, draws with :meth:`Signed.draw`, yields the rows of each update, and then calls
             :meth:`Signed.update`.
         uses: how often each response is to be trained on; None where a loop may drop some.
-        tolerance: relative, on a token's log-probability; larger where a loop computes in float32.
+        tolerance: relative, on a token's log-probability; wider where a loop computes in float32.
     """
-    policy, found, taken, updates = Signed(), [], Counter[int](), 0
-    for rows in _rows(loop, policy):
-        found += _misplaced(rows, policy, updates, tolerance)
-        taken.update(_serial(rows.response))
-        updates += 1
-    if not updates:
-        raise SubjectError("the loop made no update, so nothing was trained on")
+    policy, gaps, taken, updates = Signed(), [], Counter[int](), 0
+    with Precisions() as seen:
+        for rows in _rows(loop, policy):
+            gaps += _misplaced(rows, policy, updates)
+            taken.update(_serial(rows.response))
+            seen.see(rows.logp_old)
+            updates += 1
+    allowed, why = tolerance_for(seen.coarsest, tolerance, "relative, on a token's log-probability")
+    found = few(line for gap, line in gaps if not gap <= allowed)
     wrong = [number for number in range(len(policy.drawn)) if uses is not None and taken[number] != uses]
     if wrong:
         prompt = policy.drawn[wrong[0]][0]
         found.append(f"draw {wrong[0]}, for prompt {prompt}: trained on {taken[wrong[0]]} times, not {uses}")
+    if not gaps:
+        raise SubjectError("the loop made no update, so nothing was trained on")
+    if not policy.version and not found:
+        raise SubjectError("the loop never calls update, so no response waits while the policy moves")
     return verdict_of(
         "I7",
         "a buffered response is trained with its own prompt and the log-probabilities of the policy that drew it",
         found,
+        error=max(gap for gap, _ in gaps),
+        tolerance=allowed,
+        why=why,
         exactness=f"{len(policy.drawn)} draws in {updates} updates, {policy.version} of which moved the policy",
         remedy="keep prompt and log-probs of the draw beside each response, or weight by the policy that is scored",
     )
@@ -112,14 +127,33 @@ def buffered(
 def _rows(loop: Callable[[Signed], Iterable[Trained]], policy: Signed) -> Iterable[Trained]:
     """Go through a loop's updates; whatever it raises on the way is its error."""
     updates, over = foreign("the loop", lambda: iter(loop(policy))), object()
-    while (rows := foreign("the loop", next, updates, over)) is not over:
-        if not isinstance(rows, Trained):
-            raise SubjectError(f"the loop yielded {type(rows).__name__}; need the Trained rows of one update")
-        tensors = [rows.response, rows.logp_old, rows.logp_old if rows.weight is None else rows.weight]
-        shapes = foreign("an update's rows", lambda tensors=tensors: [tuple(made.shape) for made in tensors])
-        if shapes != [(len(rows.prompt), LENGTH)] * 3:
-            raise SubjectError(f"the loop yielded {len(rows.prompt)} prompts with rows {shapes}; need [B, {LENGTH}]")
+    for _ in range(MOST_UPDATES):
+        rows = foreign("the loop", next, updates, over)
+        if rows is over:
+            return
+        _usable(rows)
         yield rows
+    raise SubjectError(f"the loop makes more than {MOST_UPDATES} updates; run fewer steps")
+
+
+def _usable(rows: Trained) -> None:
+    """Raise a :class:`SubjectError` unless an update's rows are tensors of one length."""
+    if not isinstance(rows, Trained):
+        raise SubjectError(f"the loop yielded {type(rows).__name__}; need the Trained rows of one update")
+    weight = rows.logp_old if rows.weight is None else rows.weight
+    tensors = {"response": rows.response, "prompt": rows.prompt, "logp_old": rows.logp_old, "weight": weight}
+    for name, made in tensors.items():
+        real = name in ("logp_old", "weight")
+        if not isinstance(made, Tensor) or made.is_meta or made.is_complex() or made.is_floating_point() != real:
+            kind = "real numbers" if real else "whole numbers"
+            raise SubjectError(f"the loop yielded a {name} of {_kind(made)}; need a tensor of {kind}")
+        batch = rows.response.shape[:1]
+        if made.shape != (batch if name == "prompt" else (*batch, LENGTH)):
+            raise SubjectError(f"the loop yielded a {name} of shape {tuple(made.shape)}; need [B] and [B, {LENGTH}]")
+
+
+def _kind(made: object) -> str:
+    return str(made.dtype).removeprefix("torch.") if isinstance(made, Tensor) else type(made).__name__
 
 
 def _serial(response: Int[Tensor, "B T"]) -> list[int]:
@@ -127,19 +161,24 @@ def _serial(response: Int[Tensor, "B T"]) -> list[int]:
     return numbers
 
 
-def _misplaced(rows: Trained, policy: Signed, update: int, tolerance: float) -> list[str]:
-    """Return what the rows of an update do not carry over from their draw."""
-    found = []
-    divided = rows.logp_old if rows.weight is None else rows.logp_old - rows.weight.log()
+def _misplaced(rows: Trained, policy: Signed, update: int) -> list[tuple[float, str]]:
+    """Return how far each row of an update is from what its draw had, and what is wrong where that is too far."""
+    gaps = []
+    divided = rows.logp_old.detach().double()
+    divided = divided if rows.weight is None else divided - rows.weight.detach().double().log()
     for row, number in enumerate(_serial(rows.response)):
-        if number >= len(policy.drawn):
-            raise SubjectError(f"update {update} trains on tokens {rows.response[row].tolist()}, which nobody drew")
+        tokens = rows.response[row]
+        if number not in range(len(policy.drawn)) or int(tokens.min()) < 0 or int(tokens.max()) >= VOCABULARY:
+            raise SubjectError(f"update {update} trains on tokens {tokens.tolist()}, which nobody drew")
         prompt, version, logp = policy.drawn[number]
+        where = f"update {update}, row {row}"
         if prompt != int(rows.prompt[row]):
-            found.append(f"update {update}, row {row}: a response to prompt {prompt} is paired with {rows.prompt[row]}")
-        elif not bool(((divided[row] - logp).abs() <= tolerance * (1 + logp.abs())).all()):
-            found.append(
-                f"update {update}, row {row}: drawn at version {version} with log-probs summing to "
-                f"{float(logp.sum()):.6g}, divided by {float(divided[row].sum()):.6g} at version {policy.version}"
-            )
-    return found
+            gaps.append((math.inf, f"{where}: a response to prompt {prompt} is paired with {int(rows.prompt[row])}"))
+            continue
+        off = ((divided[row] - logp).abs() / (1 + logp.abs())).nan_to_num(nan=math.inf)
+        line = (
+            f"{where}: drawn at version {version} with log-probs summing to "
+            f"{float(logp.sum()):.6g}, divided by {float(divided[row].sum()):.6g} at version {policy.version}"
+        )
+        gaps.append((float(off.max()), line))
+    return gaps

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.audit.call import Batch, Group, arguments, make_batch
+from assay.audit.call import make_batch
 from assay.audit.check import TOLERANCE, Check, SubjectError, answers, foreign, verdict_of
+from assay.audit.invariants.findings import few
+from assay.audit.invariants.logged import Metrics, apart, companies, described, mean_over_groups, read, together
+from assay.audit.invariants.readings import finite_of, tensor_of
+from assay.audit.precision import Precisions, tolerance_for
 from assay.tree.fields import reverse_kl
 from assay.tree.world import TreeProblem, World
 from assay.tree.worlds import small_world
 
-Metrics = Callable[..., Any]
-"""Asks for a batch by parameter name, as a loss does, and returns a mapping of names to numbers: what it would log."""
 Exact = Callable[[TreeProblem], float]
 """What a metric must be in the mean over all batches of one group, such as the exact KL of a problem."""
 Weights = Mapping[str, Float[Tensor, "I V"]]
@@ -31,6 +31,8 @@ AT_START: Mapping[str, float] = {"ratio": 1.0, "kl": 0.0, "kl_old": 0.0, "clip_f
 """Fixed points of the first pass: mean and sequence ratio, KL to the reference and to the old policy, share of tokens
 that were clipped."""
 WHY = "relative to the value, or to 1; all is float64"
+Gaps = list[tuple[float, str]]
+"""How far each reading is from what it must be, and both in words."""
 
 
 @answers("I6")
@@ -45,8 +47,9 @@ def fixed_points(
     """Check that logged metrics read what is known of them.
 
     At the start the policy, the policy before the update, the sampler and the reference are one: each metric in
-    ``at_start`` must read its value on every batch. Later it is an estimate: the mean of each metric in ``exact`` over
-    all groups that the policy can draw must be the value by enumeration.
+    ``at_start`` must read its value on every batch. One of :data:`AT_START` must read another value on some batch
+    where these policies differ, or it compares nothing. Later a metric is an estimate: the mean of each in ``exact``
+    over all groups that the policy can draw must be the value by enumeration.
 
     Args:
         metrics: called with the parameters it names out of :data:`assay.audit.call.NAMES`.
@@ -56,27 +59,18 @@ def fixed_points(
         group_size: responses in a group.
     """
     place, wanted = world or small_world(), exact or {}
-    began = _began(place)
-    gaps, known = [], set()
-    for batch in (make_batch(began, groups) for groups in _companies(began, group_size)):
-        reading = _read(metrics, batch)
-        for name in at_start.keys() & reading.keys():
-            known.add(name)
-            line = f"{name} reads {reading[name]:.6g} at the start, not {at_start[name]:g}: {_described(batch)}"
-            gaps.append((_gap(reading[name], at_start[name]), line))
-    for number, problem in enumerate(place if wanted else ()):
-        means = _means(metrics, place, number, group_size)
-        for name in wanted.keys() & means.keys():
-            known.add(name)
-            right = wanted[name](problem)
-            line = f"{name} is {means[name]:.6g} in the mean and {right:.6g} by enumeration: problem {problem.name!r}"
-            gaps.append((_gap(means[name], right), line))
+    with Precisions() as seen:
+        began = _at_start(metrics, place, at_start, group_size)
+        means = _in_the_mean(metrics, place, wanted, group_size)
+        still = _unmoved(metrics, place, at_start, began.keys() & AT_START.keys(), group_size)
+    known = began.keys() | means.keys()
     if not known or wanted.keys() - known:
         sought = sorted(wanted.keys() - known) or list(at_start)
         raise SubjectError(f"the metrics return no {' and no '.join(sought)}")
     detail = f"{', '.join(sorted(known))} against what is known of them"
+    gaps = [pair for pairs in [*began.values(), *means.values()] for pair in pairs]
     remedy = "compare like with like: one path, one processing of the logits, one number a response"
-    return _verdict(detail, gaps, f"{len(gaps)} readings", remedy)
+    return _verdict(detail, gaps, f"{len(gaps)} readings", remedy, still, seen)
 
 
 @answers("I6")
@@ -98,8 +92,8 @@ def reference_after_restart(start: Start, *, world: World | None = None) -> Chec
         for when, state in (("at step 0", None), ("after a restart", saved)):
             now = _sum(begun if state is None else state)
             policy, reference = _started(start, begun, state)
-            apart = _kl(problem, policy, now)
-            gaps.append((_gap(apart, 0.0), f"{problem.name}, {when}: the policy is {apart:.6g} nats from its weights"))
+            off = _kl(problem, policy, now)
+            gaps.append((_gap(off, 0.0), f"{problem.name}, {when}: the policy is {off:.6g} nats from its weights"))
             made, right = _kl(problem, policy, reference), _kl(problem, now, _sum(begun))
             line = f"{problem.name}, {when}: KL to the reference is {made:.6g}, to the first policy {right:.6g}"
             gaps.append((_gap(made, right), line))
@@ -107,67 +101,53 @@ def reference_after_restart(start: Start, *, world: World | None = None) -> Chec
     return _verdict("KL to the reference at step 0 and after a restart", gaps, "problems x 2 moments", remedy)
 
 
-def _began(world: World) -> World:
-    """Return the world at the start, with every policy the same."""
-    return tuple(
-        dataclasses.replace(problem, logits_ref=problem.logits, logits_old=problem.logits, logits_sampler=None)
-        for problem in world
-    )
+def _at_start(metrics: Metrics, place: World, at_start: Mapping[str, float], size: int) -> dict[str, Gaps]:
+    """Return how far each metric is from what it must read at the start, on every batch."""
+    gaps: dict[str, Gaps] = {}
+    rights = {name: finite_of(f"at_start[{name!r}]", right) for name, right in at_start.items()}
+    began = together(place)
+    for batch in (make_batch(began, groups) for groups in companies(began, size)):
+        reading = read(metrics, batch)
+        for name in (name for name in rights if name in reading):
+            line = f"{name} reads {reading[name]:.6g} at the start, not {rights[name]:g}: {described(batch)}"
+            gaps.setdefault(name, []).append((_gap(reading[name], rights[name]), line))
+    return gaps
 
 
-def _companies(world: World, size: int) -> list[list[Group]]:
-    """Return one group of each problem, all of these together, and twice as many."""
-    first, second = (
-        [(number, (torch.arange(size) * 3 + shift) % len(problem.tree.path)) for number, problem in enumerate(world)]
-        for shift in (0, 1)
-    )
-    return [*([group] for group in first), first, first + second]
+def _in_the_mean(metrics: Metrics, place: World, wanted: Mapping[str, Exact], size: int) -> dict[str, Gaps]:
+    """Return how far each metric's mean is from its exact value, on every problem."""
+    gaps: dict[str, Gaps] = {}
+    for number, problem in enumerate(place if wanted else ()):
+        means = mean_over_groups(metrics, place, number, size)
+        for name in (name for name in wanted if name in means):
+            what = f"the exact value of {name!r}"
+            right = finite_of(what, foreign(what, wanted[name], problem))
+            line = f"{name} is {means[name]:.6g} in the mean and {right:.6g} by enumeration: problem {problem.name!r}"
+            gaps.setdefault(name, []).append((_gap(means[name], right), line))
+    return gaps
 
 
-def _read(metrics: Metrics, batch: Batch) -> dict[str, float]:
-    given = {name: made.detach() for name, made in arguments(metrics, batch, batch.logits).items()}
-    made = foreign("the metrics", metrics, **given)
-    if not isinstance(made, Mapping) or not made:
-        raise SubjectError(f"the metrics returned {type(made).__name__}; they must return numbers by name")
-    return {name: _number(name, value) for name, value in made.items()}
-
-
-def _number(name: str, value: object) -> float:
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return float(value.detach())
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise SubjectError(f"the metric {name!r} is {shape}; it must be one number")
-    return float(value)
-
-
-def _means(metrics: Metrics, world: World, number: int, size: int) -> dict[str, float]:
-    """Return the mean of each metric over every group of one problem, in every order."""
-    chance = world[number].sampler_logp.exp()
-    means: dict[str, float] = {}
-    for members in itertools.product(range(len(chance)), repeat=size):
-        group = torch.tensor(members)
-        weight = math.prod(chance[group].tolist())
-        for name, value in _read(metrics, make_batch(world, [(number, group)])).items():
-            means[name] = means.get(name, 0.0) + weight * value
-    return means
-
-
-def _described(batch: Batch) -> str:
-    return f"batch of {len(batch.reward)} responses in {int(batch.group.max()) + 1} groups"
+def _unmoved(
+    metrics: Metrics, place: World, at_start: Mapping[str, float], names: Iterable[str], size: int
+) -> list[str]:
+    """Return which metrics read the same where the policies that they compare differ."""
+    parted = apart(place)
+    readings = [read(metrics, make_batch(parted, groups)) for groups in companies(parted, size)]
+    return [
+        f"{name} reads {at_start[name]:g} on every batch where the policies differ, too: it compares nothing"
+        for name in sorted(names)
+        if all(name in reading and _gap(reading[name], at_start[name]) <= TOLERANCE for reading in readings)
+    ]
 
 
 def _started(start: Start, begun: Weights, saved: Weights | None) -> tuple[Tensor, Tensor]:
     """Return both logits, made from copies: a trainer may change what it is given."""
     copies = [state and {name: value.clone() for name, value in state.items()} for state in (begun, saved)]
     made = foreign("the trainer", start, *copies)
-    shape = begun["base"].shape
-    if not (isinstance(made, tuple) and len(made) == 2 and all(isinstance(one, Tensor) for one in made)):
+    if not (isinstance(made, tuple) and len(made) == 2):
         raise SubjectError(f"the trainer returned {type(made).__name__}; it must return two tensors of logits")
-    if any(one.shape != shape for one in made):
-        shapes = " and ".join(str(tuple(one.shape)) for one in made)
-        raise SubjectError(f"the trainer returned logits of shapes {shapes}; they must be {tuple(shape)}")
-    return made[0].detach(), made[1].detach()
+    policy, reference = (tensor_of("the trainer", one, begun["base"].shape) for one in made)
+    return policy, reference
 
 
 def _sum(weights: Weights) -> Float[Tensor, "I V"]:
@@ -183,9 +163,17 @@ def _gap(made: float, right: float) -> float:
     return gap if math.isfinite(gap) else math.inf
 
 
-def _verdict(detail: str, gaps: list[tuple[float, str]], exactness: str, remedy: str) -> Check:
-    worst = max(gap for gap, _ in gaps)
-    findings = tuple(line for gap, line in gaps if not gap <= TOLERANCE)
+def _verdict(
+    detail: str, gaps: Gaps, exactness: str, remedy: str, still: Sequence[str] = (), seen: Precisions | None = None
+) -> Check:
+    tolerance, why = tolerance_for(seen.coarsest if seen else torch.float64, TOLERANCE, WHY)
     return verdict_of(
-        "I6", detail, findings, error=worst, tolerance=TOLERANCE, why=WHY, exactness=exactness, remedy=remedy
+        "I6",
+        detail,
+        [*few(line for gap, line in gaps if not gap <= tolerance), *still],
+        error=max(gap for gap, _ in gaps),
+        tolerance=tolerance,
+        why=why,
+        exactness=exactness,
+        remedy=remedy,
     )

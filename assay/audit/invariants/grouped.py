@@ -93,10 +93,7 @@ class Advantage:
         }
         made = call_by_name(WHAT, self.function, offered)
         made = made[0] if isinstance(made, tuple) and made else made
-        try:
-            table = torch.as_tensor(made, dtype=torch.float64).detach()
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise SubjectError(f"{WHAT} returned {type(made).__name__}; it must return a tensor [B]") from error
+        table = real_table(WHAT, made)
         if table.shape[:1] != rows.reward.shape or table.shape not in (rows.reward.shape, rows.mask.shape):
             raise SubjectError(f"{WHAT} returned shape {tuple(table.shape)} for {len(rows.reward)} rewards")
         return torch.where(rows.mask > 0, table, 0.0) if table.dim() > 1 else table[:, None]
@@ -107,6 +104,23 @@ class Advantage:
             return self(rows)
         except SubjectError as refusal:
             return refusal
+
+
+def real_table(what: str, made: Any) -> Float[Tensor, "*shape"]:
+    """Return advantages as float64, whatever holds them.
+
+    Raises:
+        SubjectError: they are no real numbers in a tensor, an array or a list.
+    """
+    try:
+        table = torch.as_tensor(made).detach().cpu()
+        if table.is_complex():
+            raise TypeError("advantages are real")
+        return table.double()
+    except Exception as error:
+        raise SubjectError(
+            f"{what} returned {type(made).__name__}; it must return a tensor [B] of real numbers"
+        ) from error
 
 
 def value(table: Advantages, row: int) -> float:

@@ -7,38 +7,28 @@ with other groups' rewards in it is.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from assay.audit.check import TOLERANCE, Check, SubjectError, answers, verdict_of
-from assay.audit.invariants.findings import told_apart
+from assay.audit.invariants.definitions import Form, read_definition
+from assay.audit.invariants.extremes import bounded, constant
+from assay.audit.invariants.findings import few, told_apart
 from assay.audit.invariants.grouped import (
     LENGTH,
     Advantage,
     Advantages,
     GroupedRewards,
-    batch_of,
     batches,
     mixed,
     value,
 )
-
-FLOAT32_NOISE = 1e-3
-"""Largest advantage of a constant group in float32, where rewards near 1 are rounded at 6e-8: a floor of 1e-4 under a
-standard deviation turns that into 6e-4, a floor of 1e-6 into 6e-2, which a large step follows."""
-Form = Callable[[Float[Tensor, " G"]], Float[Tensor, " G"]]
-FORMS: dict[str, Form] = {
-    "centred": lambda reward: reward - reward.mean(),
-    "leave-one-out": lambda reward: (reward - reward.mean()) * (len(reward) / (len(reward) - 1)),
-    "standardised": lambda reward: (reward - reward.mean()) / reward.std(),
-}
-"""Definitions by name: the advantages of one group, from its rewards. ``standardised`` has n - 1 in the variance and
-no floor; where yours has one, give the formula with it."""
 
 
 @answers("I4")
@@ -49,6 +39,7 @@ def group_semantics(
     scope: Literal["group", "batch"] = "group",
     group_size: int = 4,
     binary: bool = False,
+    monotone: bool = True,
     bound: float | None = None,
     tolerance: float = TOLERANCE,
 ) -> Check:
@@ -56,48 +47,47 @@ def group_semantics(
 
     Rows in another order keep their advantages; groups do not touch each other, be they even, uneven, interleaved,
     one member short or asked by one text; other ids change nothing; every member of a group counts for the others; a
-    lone response gets something finite or is refused; a constant group gets nothing, in float32 too; one success
-    among failures gets something bounded; and each group gets what a declared definition says.
+    higher reward never gets a lower advantage than another one of its group; a lone response gets something finite or
+    is refused; a constant group gets nothing, in float32 at most :data:`assay.audit.invariants.extremes.NOISE`; one
+    success among failures gets something bounded; and each group gets what a declared definition says.
 
     Args:
         advantage: called by parameter name, see
             :data:`assay.audit.invariants.grouped.NAMES`; returns ``[B]`` or ``[B, T]``, or
             a tuple that begins with it.
-        definition: one of :data:`FORMS`, or a function from one group's rewards to its advantages.
+        definition: one of :data:`assay.audit.invariants.definitions.FORMS`, or a function from one group's rewards to
+            its advantages.
         scope: ``"batch"`` where the whole batch is normalised together on purpose, so that groups touch each other.
         group_size: of an ordinary group, at least 3.
         binary: whether rewards are 0 or 1 only.
+        monotone: whether a higher reward is to get no lower advantage; not asked where a definition says what it gets.
         bound: largest advantage where rewards lie in [0, 1]; the size of the group unless given. Standardised
             advantages stay below its root, those divided by the mean below it.
         tolerance: relative, for what is computed in float64.
     """
-    if isinstance(definition, str) and definition not in FORMS:
-        raise SubjectError(f"definition {definition!r}: expected one of {', '.join(FORMS)}, or a function")
+    form = read_definition(definition)
     if group_size < 3:
         raise SubjectError(f"group_size = {group_size}: expected at least 3, so that a group can lose a member")
-    subject = Advantage(advantage)
-    rows = batches(group_size, binary=binary, by_order=subject.by_order)
-    trial = _Trial(subject, rows, {name: subject.tried(batch) for name, batch in rows.items()}, tolerance)
-    whole = trial.made["even groups"]
-    if isinstance(whole, SubjectError):
-        raise whole
-    even = rows["even groups"]
-    findings = [*_finite(trial), *_reordered(trial, even, whole), *_members(trial, even, whole, binary)]
-    findings += [] if subject.by_order else _relabelled(trial, even, whole)
-    findings += _bounded(subject, binary, bound)
-    if scope == "group":
-        findings += [*_apart(trial), *_constant(subject, binary, tolerance)]
-    if definition is not None:
-        findings += _defined(trial, FORMS[definition] if isinstance(definition, str) else definition)
+    if scope not in ("group", "batch"):
+        raise SubjectError(f"scope = {scope!r}: expected 'group' or 'batch'")
+    trial = _try(Advantage(advantage), group_size, binary, tolerance)
+    findings = [*_finite(trial), *_reordered(trial), *_members(trial, binary), *_relabelled(trial)]
+    findings += _ordered(trial) if monotone and form is None else []
+    findings += bounded(trial.subject, binary, bound)
+    noise = constant(trial.subject, binary, tolerance) if scope == "group" else None
+    findings += _apart(trial) if scope == "group" else []
+    findings += noise.findings if noise else []
+    findings += _defined(trial, form) if form is not None else []
     refused = [name for name, answer in trial.made.items() if isinstance(answer, SubjectError)]
     return verdict_of(
         "I4",
         "order, ids, members, bounds, and groups that are uneven, short, constant or alone"
-        + (f"; refused: {', '.join(refused)}" if refused else ""),
-        findings,
+        + (f"; refused: {', '.join(refused)}" if refused else "")
+        + (f"; {noise.note}" if noise and noise.note else ""),
+        few(findings, 12),
         tolerance=tolerance,
         why="computed in float64; where float32 is tried, a constant group may keep the rounding of its rewards",
-        exactness=f"{len(rows)} batches, and each of their groups alone",
+        exactness=f"{len(trial.rows)} batches, and each of their groups alone",
         remedy="carry one id for each prompt instance, and normalise over exactly the rows that have it",
     )
 
@@ -107,7 +97,13 @@ class _Trial:
     subject: Advantage
     rows: dict[str, GroupedRewards]
     made: dict[str, Advantages | SubjectError]
+    whole: Advantages
     tolerance: float
+
+    @property
+    def even(self) -> GroupedRewards:
+        """Return the ordinary batch, whose advantages are ``whole``."""
+        return self.rows["even groups"]
 
     def apart(self, made: Advantages, expected: Advantages) -> int | None:
         """Return the row that differs most, or None."""
@@ -121,6 +117,16 @@ class _Trial:
         for name, table in self.made.items():
             if not isinstance(table, SubjectError):
                 yield name, self.rows[name], table
+
+
+def _try(subject: Advantage, size: int, binary: bool, tolerance: float) -> _Trial:
+    """Call an advantage function on every batch; one that refuses the ordinary batch cannot be audited."""
+    rows = batches(size, binary=binary, by_order=subject.by_order)
+    made = {name: subject.tried(batch) for name, batch in rows.items()}
+    whole = made["even groups"]
+    if isinstance(whole, SubjectError):
+        raise whole
+    return _Trial(subject, rows, made, whole, tolerance)
 
 
 def _finite(trial: _Trial) -> Iterator[str]:
@@ -147,8 +153,9 @@ def _apart(trial: _Trial) -> Iterator[str]:
                 break
 
 
-def _reordered(trial: _Trial, rows: GroupedRewards, whole: Advantages) -> Iterator[str]:
+def _reordered(trial: _Trial) -> Iterator[str]:
     """Rows in another order keep their advantages; groups told by their order move as wholes."""
+    rows, whole = trial.even, trial.whole
     count = len(rows.reward)
     order = torch.arange(count).flip(0) if trial.subject.by_order else mixed(count)
     table = trial.subject(rows.take(order))
@@ -159,7 +166,10 @@ def _reordered(trial: _Trial, rows: GroupedRewards, whole: Advantages) -> Iterat
         yield f"rows in another order: {rows.place(row)} has advantage {one}, then {other}"
 
 
-def _relabelled(trial: _Trial, rows: GroupedRewards, whole: Advantages) -> Iterator[str]:
+def _relabelled(trial: _Trial) -> Iterator[str]:
+    rows, whole = trial.even, trial.whole
+    if trial.subject.by_order:
+        return
     table = trial.subject(replace(rows, group=rows.group.max() - rows.group))
     worst = trial.apart(table, whole)
     if worst is not None:
@@ -167,8 +177,9 @@ def _relabelled(trial: _Trial, rows: GroupedRewards, whole: Advantages) -> Itera
         yield f"ids exchanged: {rows.place(worst)} has advantage {one}, then {other}"
 
 
-def _members(trial: _Trial, rows: GroupedRewards, whole: Advantages, binary: bool) -> Iterator[str]:
+def _members(trial: _Trial, binary: bool) -> Iterator[str]:
     """Whoever becomes the best or the worst of its group changes, in one of the groups, what another member gets."""
+    rows, whole = trial.even, trial.whole
     for member in range(rows.size):
         counts = False
         for row in range(member, len(rows.reward), rows.size):
@@ -181,33 +192,28 @@ def _members(trial: _Trial, rows: GroupedRewards, whole: Advantages, binary: boo
             return
 
 
-def _constant(subject: Advantage, binary: bool, tolerance: float) -> Iterator[str]:
-    """A group whose rewards are equal gets nothing, beside one whose rewards are not."""
-    for dtype, most in ((torch.float64, tolerance), (torch.float32, FLOAT32_NOISE)):
-        for reward in (0.0, 1.0) if binary else (0.0, 1.0, 5.0, 0.95, 0.1, 1 / 3):
-            for size in (3, 7):
-                rows = _of_type(batch_of([[reward] * size, [1.0] + [0.0] * (size - 1)], size), dtype)
-                table = subject(rows)[:size]
-                worst = _largest(table)
-                if not float(table[worst].abs().max()) <= most * max(reward, 1.0):
-                    case = f"{size} equal rewards of {reward:.3g} in {_name(dtype)}"
-                    yield f"{case}: {rows.place(worst)} has advantage {value(table, worst):.6g}, and must have 0"
-                    return
+def _ordered(trial: _Trial) -> Iterator[str]:
+    """A higher reward never gets a lower advantage within its group, where a response has one advantage."""
+    for name, rows, table in trial.answered():
+        unused = _unused(rows, table)
+        low, high = table.masked_fill(unused, math.inf).amin(1), table.masked_fill(unused, -math.inf).amax(1)
+        slack = trial.tolerance * max(float(table.abs().nan_to_num(0.0, 0.0, 0.0).max()), 1.0)
+        whole = high - low <= slack
+        pairs = (rows.group[:, None] == rows.group) & (rows.reward[:, None] > rows.reward) & whole[:, None] & whole
+        wrong = (pairs & (high[:, None] < low - slack)).nonzero()
+        if len(wrong):
+            better, worse = wrong[0].tolist()
+            one, other = told_apart(value(table, better), value(table, worse))
+            yield (
+                f"{name}: {rows.place(better)} has advantage {one}, and row {worse} of the same group, with the lower "
+                f"reward {float(rows.reward[worse]):.3g}, has {other}"
+            )
+            return
 
 
-def _bounded(subject: Advantage, binary: bool, bound: float | None) -> Iterator[str]:
-    """One response unlike all others of its group has an advantage of ordinary size."""
-    odd_ones = [(1.0, 0.0), (0.0, 1.0)] + ([] if binary else [(0.0, 0.95), (0.95, 1.0), (0.0, 0.1)])
-    for dtype in (torch.float64, torch.float32):
-        for odd, rest in odd_ones:
-            for size in (3, 4, 8):
-                rows = _of_type(batch_of([[odd] + [rest] * (size - 1), [0.0, 1.0] + [0.0] * (size - 2)], size), dtype)
-                table, most = subject(rows), float(size) if bound is None else bound
-                worst = _largest(table)
-                if not float(table[worst].abs().max()) <= most:
-                    case = f"a reward of {odd:.3g} among {size - 1} of {rest:.3g} in {_name(dtype)}"
-                    yield f"{case}: {rows.place(worst)} has advantage {value(table, worst):.6g}, beyond {most:.3g}"
-                    return
+def _unused(rows: GroupedRewards, table: Advantages) -> Bool[Tensor, "B X"]:
+    """Return where a table holds nothing of a response's own."""
+    return rows.mask == 0 if table.shape[1] == LENGTH else torch.zeros_like(table, dtype=torch.bool)
 
 
 def _defined(trial: _Trial, form: Form) -> Iterator[str]:
@@ -225,15 +231,3 @@ def _defined(trial: _Trial, form: Form) -> Iterator[str]:
                 one, other = told_apart(value(table, row), value(said, worst))
                 yield f"{name}: {rows.place(row)} has advantage {one}, by definition {other}"
                 return
-
-
-def _largest(table: Advantages) -> int:
-    return int(table.abs().nan_to_num(nan=float("inf")).amax(1).argmax())
-
-
-def _of_type(rows: GroupedRewards, dtype: torch.dtype) -> GroupedRewards:
-    return replace(rows, reward=rows.reward.to(dtype))
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -10,6 +10,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from assay.audit.check import Check, SubjectError, answers, foreign, verdict_of
+from assay.audit.invariants.findings import few
+from assay.audit.invariants.returned import numbers_of
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ def mask_is_truth(builder: Callable[..., Any], records: Sequence[Record]) -> Che
     """Check that a mask holds the tokens that the policy sampled, all of them and no others.
 
     Args:
-        builder: called with what a record gives; returns the mask ``[B, T]``, or its count in each row ``[B]``, or
-            the tokens together with their mask where it renders them itself.
+        builder: called with what a record gives; returns the mask ``[B, T]``, or the tokens together with their mask
+            where it renders them itself.
         records: at least one token sampled and one not.
     """
     findings: list[str] = []
@@ -42,31 +44,28 @@ def mask_is_truth(builder: Callable[..., Any], records: Sequence[Record]) -> Che
         raise SubjectError("the records tell nothing: some tokens must be sampled and some not")
     for number, record in enumerate(records):
         made = foreign("the mask builder", builder, **record.given)
-        tokens, mask = made if isinstance(made, tuple) else (record.tokens, made)
-        if not isinstance(tokens, Tensor) or not isinstance(mask, Tensor):
-            raise SubjectError("the mask builder must return a mask, its counts, or tokens and their mask, as tensors")
+        parts = made if isinstance(made, tuple) else (record.tokens, made)
+        if len(parts) != 2 or not all(isinstance(part, Tensor) for part in parts):
+            raise SubjectError("the mask builder must return a mask, or tokens and their mask, as tensors")
+        tokens, mask = (numbers_of("the mask builder", part) for part in parts)
         findings += [f"record {number}{line}" for line in _against(record, tokens, mask)]
     return verdict_of(
         "I3",
         "the mask against the tokens that the policy sampled",
-        findings[:5],
+        few(findings),
         exactness=f"{positions} positions in {len(records)} records",
         remedy="carry who chose each token from the sampler to the loss, at the positions of the log-probabilities",
     )
 
 
 def _against(record: Record, tokens: Tensor, mask: Tensor) -> list[str]:
-    """Return where tokens and mask, or the mask's counts, are not those of the record."""
+    """Return where tokens and mask are not those of the record."""
     truth = record.sampled
     if tokens.shape != record.tokens.shape or bool((tokens != record.tokens).any()):
-        return [f": the tokens are {tokens.tolist()}, the sampler had {record.tokens.tolist()}"]
-    if mask.shape == truth.shape:
-        return [_misjudged(record, row, column) for row, column in (mask != truth).nonzero().tolist()]
-    if mask.shape != truth.shape[:1]:
+        return [f": the tokens are {tokens.long().tolist()}, the sampler had {record.tokens.tolist()}"]
+    if mask.shape != truth.shape:
         raise SubjectError(f"a mask of shape {tuple(mask.shape)} for tokens {tuple(truth.shape)}")
-    counts = truth.sum(1)
-    wrong = (mask != counts).nonzero()[:, 0].tolist()
-    return [f", row {row}: {float(mask[row]):g} tokens, sampled {int(counts[row])}" for row in wrong]
+    return [_misjudged(record, row, column) for row, column in (mask != truth).nonzero().tolist()]
 
 
 def _misjudged(record: Record, row: int, column: int) -> str:

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from assay.audit.check import TOLERANCE, Check, SubjectError, answers, foreign, relative_gap, verdict_of
+from assay.audit.check import (
+    TOLERANCE,
+    Check,
+    SubjectError,
+    answers,
+    derivative,
+    foreign,
+    relative_gap,
+    verdict_of,
+)
+from assay.audit.invariants.findings import few
 from assay.audit.invariants.layouts import Layout, MicroBatch, Rows, Window, example_rows, lay_out, layouts, one_batch
+from assay.audit.invariants.returned import numbers_of
+from assay.audit.precision import Precisions, tolerance_for
 
 Update = Callable[[Window], Tensor]
 """Makes one optimiser step. It returns the scalar whose gradient is applied, or that gradient itself."""
@@ -49,6 +62,7 @@ def partition(
     *,
     rows: Rows | None = None,
     ways: Sequence[Layout] | None = None,
+    packed: bool = False,
     declared: Tensor | None = None,
     tolerance: float = TOLERANCE,
 ) -> Check:
@@ -59,58 +73,92 @@ def partition(
         rows: what every layout must give one gradient for; None takes
             :func:`assay.audit.invariants.layouts.example_rows`.
         ways: layouts to try; None takes all of :func:`assay.audit.invariants.layouts.layouts`.
+        packed: whether these hold packed rows too; for a trainer that packs, since no other needs to tell them apart.
         declared: the gradient by the formula that the reduction's name stands for, scale included: by ``logp``,
             ``[N, T]``, where ``update`` returns a scalar, in its own shape otherwise. None compares with one batch.
-        tolerance: largest relative difference that still agrees.
+        tolerance: largest relative difference that still agrees, where the update computes in float64.
     """
     rows = rows or example_rows()
     whole = one_batch(rows)
-    base = _gradient(update, whole, rows)
-    if not bool(base.isfinite().all()) or not bool(base.any()):
-        raise SubjectError("the update of one batch is zero or not finite, there is nothing to compare with")
-    tried = list(layouts(rows) if ways is None else ways)
-    expected, name = (base, "in one batch") if declared is None else (declared, "declared")
-    tried = tried if declared is None else [whole, *tried]
+    with Precisions() as seen:
+        base = _gradient(update, lay_out(whole, rows, leaf := _leaf(rows)), leaf)
+    _must_be_usable(update, base, whole, rows, declared)
+    expected, name = (base, "in one batch") if declared is None else (declared.double(), "declared")
+    tried = [*([] if declared is None else [whole]), *(layouts(rows, packed=packed) if ways is None else ways)]
     if not tried:
         raise SubjectError("there is no layout to try")
-    findings: dict[str, str] = {}
-    error = 0.0
-    for way in tried:
-        made = base if way is whole else _gradient(update, way, rows)
-        if made.shape != expected.shape:
-            raise SubjectError(f"a gradient of shape {tuple(made.shape)}, {name} {tuple(expected.shape)}")
-        gap = relative_gap(made, expected)
-        error = max(error, gap)
-        if gap > tolerance:
-            findings.setdefault(way.axis, f"{way}: {_difference(made, expected, name, rows)}")
+    tolerance, why = tolerance_for(seen.coarsest, tolerance, "the same numbers are summed in another order")
+    error, findings = _compared(update, tried, rows, expected, name, tolerance)
+    unpacked = "" if any(way.packed for way in tried) else ", packing not tried"
     return verdict_of(
         "I2",
         f"the gradient of {len(rows.adv)} rows in every layout against the one {name}",
-        tuple(findings.values()),
+        few(findings.values()),
         error=error,
         tolerance=tolerance,
-        why="the same numbers are summed in another order",
-        exactness=f"{len(tried)} layouts",
+        why=why,
+        exactness=f"{len(tried)} layouts{unpacked}",
         remedy=REMEDIES.get(next(iter(findings), ""), ""),
     )
 
 
-def _gradient(update: Update, layout: Layout, rows: Rows) -> Tensor:
-    """Return the update that a layout gives."""
-    leaf = rows.logp.clone().requires_grad_()
-    value = foreign("the update", update, lay_out(layout, rows, leaf))
-    if not isinstance(value, Tensor):
-        raise SubjectError(f"the update returned {type(value).__name__}; it must return a tensor")
+def _compared(
+    update: Update, ways: Sequence[Layout], rows: Rows, expected: Tensor, name: str, tolerance: float
+) -> tuple[float, dict[str, str]]:
+    """Return the largest relative difference, and the first witness of each axis that shows one."""
+    findings: dict[str, str] = {}
+    error = 0.0
+    for way in ways:
+        leaf = _leaf(rows)
+        made = _gradient(update, lay_out(way, rows, leaf), leaf)
+        if made.shape != expected.shape:
+            raise SubjectError(f"a gradient of shape {tuple(made.shape)}, {name} {tuple(expected.shape)}")
+        gap = relative_gap(made, expected)
+        error = max(error, gap)
+        if not gap <= tolerance:
+            findings.setdefault(way.axis, f"{way}: {_difference(made, expected, name, rows)}")
+    return error, findings
+
+
+def _must_be_usable(update: Update, base: Tensor, whole: Layout, rows: Rows, declared: Tensor | None) -> None:
+    """Raise where the update of one batch, or what was declared, cannot tell layouts apart."""
+    if not bool(base.isfinite().all()) or not bool(base.any()):
+        raise SubjectError("the update of one batch is zero or not finite, there is nothing to compare with")
+    if declared is not None and not bool(declared.isfinite().all()):
+        raise SubjectError("the declared gradient is not finite, nothing agrees with it")
+    leaf = (other := _other(rows)).logp.clone().requires_grad_()
+    window = replace(lay_out(whole, other, leaf), rows=rows)
+    if torch.equal(_gradient(update, window, leaf), base):
+        raise SubjectError(
+            "the update is the same for other log-probabilities, advantages and masks in its micro-batches: it is not "
+            "made from them"
+        )
+
+
+def _other(rows: Rows) -> Rows:
+    """Return rows with other log-probabilities and advantages, and one trained token less."""
+    mask = rows.mask.clone()
+    mask[tuple(mask.nonzero()[0])] = False
+    return replace(rows, logp=rows.logp - 0.1 * rows.logp.sin().abs(), adv=0.5 - 2 * rows.adv, mask=mask)
+
+
+def _leaf(rows: Rows) -> Float[Tensor, "N T"]:
+    return rows.logp.clone().requires_grad_()
+
+
+def _gradient(update: Update, window: Window, leaf: Float[Tensor, "N T"]) -> Tensor:
+    """Return the update that a window gives."""
+    value = numbers_of("the update", foreign("the update", update, window))
     if not value.requires_grad and value.ndim:
         return value
     if not value.requires_grad:
         raise SubjectError("the update has no gradient: it does not depend on logp, or detaches it")
     if value.numel() != 1:
         raise SubjectError(f"the update returned {tuple(value.shape)} with gradient; only a scalar can be applied")
-    made: Tensor | None = torch.autograd.grad(value.sum(), leaf, allow_unused=True)[0]
+    (made,) = derivative("the update", value, (leaf,))
     if made is None:
         raise SubjectError("the update has no gradient: it does not depend on logp, or detaches it")
-    return made
+    return made.double()
 
 
 def _difference(made: Float[Tensor, " *shape"], expected: Float[Tensor, " *shape"], name: str, rows: Rows) -> str:

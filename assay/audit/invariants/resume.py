@@ -6,18 +6,13 @@ there are, and the state at the end must come out the same, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from assay.audit.check import Check, SubjectError, answers, foreign, verdict_of
-
-State = Mapping[str, Any]
-"""Tensors, arrays, numbers, text, and mappings and sequences of them, by name."""
+from assay.audit.invariants.findings import few
+from assay.audit.invariants.states import State, differences
 
 
 @dataclass(frozen=True)
@@ -57,6 +52,10 @@ def resume(start: Callable[[], Train], *, at: Sequence[int] | None = None, resta
     saved = {step: checkpoint for step, checkpoint in saved.items() if checkpoint is not None}
     if not saved:
         raise SubjectError("no step to be interrupted after left a checkpoint; save after each, or name some in at")
+    if not whole.state:
+        raise SubjectError(
+            "the state at the end is empty, so what a resumed run has lost cannot show; put the weights in"
+        )
     found = []
     for step, checkpoint in saved.items():
         leg = _leg(foreign("the start", start) if restart else process, checkpoint)
@@ -66,7 +65,7 @@ def resume(start: Callable[[], Train], *, at: Sequence[int] | None = None, resta
     return verdict_of(
         "I11",
         f"resumed in {where}, every later step and the state at the end are those of the run left alone",
-        found,
+        few(found),
         why="bit for bit",
         exactness=f"interrupted after {len(saved)} of {len(whole.records)} steps",
         remedy="save and restore everything that a later step reads, and begin the next epoch afresh at its boundary",
@@ -85,9 +84,12 @@ def same_state(a: State, b: State, *, tolerance: float = 0.0) -> Check:
         b: the other, which differences are relative to.
         tolerance: 0 for bit for bit; else relative to the largest entry of each tensor.
     """
+    for state in (a, b):
+        if not isinstance(state, Mapping):
+            raise SubjectError(f"a state is {type(state).__name__}; it must hold its entries by name")
     if not a and not b:
         raise SubjectError("both states are empty, so there is nothing to compare")
-    found = list(_differences(a, b, tolerance, ""))
+    found = few(differences(a, b, tolerance))
     return verdict_of(
         "I11",
         "two states are the same",
@@ -100,8 +102,9 @@ def same_state(a: State, b: State, *, tolerance: float = 0.0) -> Check:
 
 
 def _leg(train: Train, checkpoint: Any) -> Leg:
-    leg = foreign("the training", train, checkpoint)
-    if not isinstance(leg, Leg) or len(leg.records) != len(leg.checkpoints):
+    leg: Leg = foreign("the training", train, checkpoint)
+    sequences = isinstance(leg, Leg) and isinstance(leg.records, Sequence) and isinstance(leg.checkpoints, Sequence)
+    if not sequences or len(leg.records) != len(leg.checkpoints) or not isinstance(leg.state, Mapping):
         raise SubjectError("the training must return a Leg, with a checkpoint or None for each of its records")
     if checkpoint is None and not leg.records:
         raise SubjectError("the training made no step, so there is nothing to interrupt")
@@ -112,59 +115,10 @@ def _parted(leg: Leg, whole: Leg, step: int) -> str:
     """Return where a resumed leg first parts from the run left alone; nothing where it does not."""
     left = whole.records[step:]
     for number, (made, expected) in enumerate(zip(leg.records, left, strict=False), start=step + 1):
-        for difference in _differences(made, expected, 0.0, ""):
+        for difference in differences(made, expected):
             return f"in step {number}, {difference}"
     if len(leg.records) != len(left):
         return f"it makes {len(leg.records)} steps, {len(left)} were left"
-    for difference in _differences(leg.state, whole.state, 0.0, ""):
+    for difference in differences(leg.state, whole.state):
         return f"at the end, {difference}"
     return ""
-
-
-def _differences(a: Any, b: Any, tolerance: float, name: str) -> Iterator[str]:
-    """Yield what is not the same in two values, each with its name and both."""
-    a, b = _as_tensor(a), _as_tensor(b)
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        for key in sorted(a.keys() | b.keys(), key=str):
-            inner = f"{name}.{key}" if name else str(key)
-            if key not in a or key not in b:
-                yield f"{inner} is {'missing' if key not in a else 'unexpected'}"
-            else:
-                yield from _differences(a[key], b[key], tolerance, inner)
-    elif isinstance(a, Tensor) and isinstance(b, Tensor):
-        yield from _tensor_difference(a.detach(), b.detach(), tolerance, name)
-    elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
-        for place, (left, right) in enumerate(zip(a, b, strict=True)):
-            yield from _differences(left, right, tolerance, f"{name}[{place}]")
-    elif isinstance(a, Tensor) or isinstance(b, Tensor) or type(a) is not type(b) or not _equal(a, b):
-        yield f"{name} is {_short(a)}, not {_short(b)}"
-
-
-def _tensor_difference(a: Tensor, b: Tensor, tolerance: float, name: str) -> Iterator[str]:
-    if a.shape != b.shape or (a.dtype != b.dtype and not tolerance):
-        yield f"{name} is {a.dtype} {tuple(a.shape)}, not {b.dtype} {tuple(b.shape)}"
-        return
-    if a.numel() == 0:
-        return
-    if tolerance:
-        near = (a.double() - b.double()).abs() <= tolerance * b.double().abs().max()
-    else:
-        near = (a == b) & (a.signbit() == b.signbit()) | (a.isnan() & b.isnan())
-    if bool(near.all()):
-        return
-    place = tuple(int(i) for i in (~near).nonzero()[0])
-    count = f" (and {int((~near).sum()) - 1} more of {near.numel()})" if int((~near).sum()) > 1 else ""
-    yield f"{name}{list(place) if place else ''} is {a[place].item()!r}, not {b[place].item()!r}{count}"
-
-
-def _as_tensor(value: Any) -> Any:
-    return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return bool(a == b) or (isinstance(a, float) and a != a and b != b)
-
-
-def _short(value: Any) -> str:
-    text = f"a tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from assay.audit.check import Check, SubjectError, answers, verdict_of
+from assay.audit.check import Check, SubjectError, answers, foreign, verdict_of
 from assay.audit.invariants.byname import call_by_name
 from assay.audit.invariants.findings import few
 
@@ -34,7 +34,10 @@ def seeds(
     steps: int = 2,
     run_seeds: tuple[int, int] = (0, 1),
 ) -> Check:
-    """Check a seed scheme: distinct for all rollouts of a run, the same in a second run, another for another seed.
+    """Check a seed scheme: distinct for all rollouts of a run, the same in a second run, others for another run seed.
+
+    A seed that two runs share is a finding too: the runs are no independent repetitions. A scheme that adds its parts
+    up needs run seeds that lie as far apart as it is used with.
 
     With ``members=ranks, problems=1, steps=1`` each rank holds one row: that is the setting for what is seeded once
     for each process or engine. Within one process, a seed made from Python's ``hash`` of a text looks reproducible.
@@ -48,10 +51,12 @@ def seeds(
         problems: of a batch.
         members: responses to a problem.
         steps: of the run.
-        run_seeds: two different ones.
+        run_seeds: two different ones, the next to each other unless given.
     """
     if min(ranks, problems, members, steps) < 1 or ranks > problems * members:
         raise SubjectError(f"{ranks} ranks, {problems} problems, {members} members, {steps} steps: expected 1 or more")
+    if run_seeds[0] == run_seeds[1]:
+        raise SubjectError(f"run seeds {run_seeds}: expected two different ones")
     addresses = list(_addresses(ranks, problems, members, steps))
     with _own_generators():
         first, again, other = (
@@ -63,12 +68,10 @@ def seeds(
         for address, a, b in zip(addresses, first, again, strict=True)
         if a != b
     )
-    findings = [*few(_shared(addresses, first)), *few(changed)]
-    if first == other:
-        findings.append(f"run seeds {run_seeds[0]} and {run_seeds[1]} give the same: the seed is not read")
+    findings = [*few(_shared(addresses, first)), *few(changed), *_across(addresses, first, other, run_seeds)]
     return verdict_of(
         "I12",
-        "distinct for each rollout, the same in a second run, another for another run seed",
+        "distinct for each rollout, the same in a second run, others for another run seed",
         findings,
         exactness=f"{len(addresses)} rollouts (steps {steps}, problems {problems}, members {members}, ranks {ranks})",
         remedy="derive the seed from the whole address: run seed, step, problem and member, counted over all ranks",
@@ -97,12 +100,33 @@ def _shared(addresses: list[Address], made: list[Hashable]) -> Iterator[str]:
         earliest.setdefault(key, address)
 
 
+def _across(
+    addresses: list[Address], first: list[Hashable], other: list[Hashable], run_seeds: tuple[int, int]
+) -> Iterator[str]:
+    """Yield how two runs overlap that have different run seeds."""
+    if first == other:
+        yield f"run seeds {run_seeds[0]} and {run_seeds[1]} give the same: the seed is not read"
+        return
+    where = dict(zip(reversed(first), reversed(addresses), strict=True))
+    both = [(where[key], address, key) for address, key in zip(addresses, other, strict=True) if key in where]
+    if both:
+        one, two, key = both[0]
+        yield (
+            f"runs with seeds {run_seeds[0]} and {run_seeds[1]} share {len(both)} of {len(addresses)}: "
+            f"{_place(one)} of one and {_place(two)} of the other have {key}"
+        )
+
+
 def _key(seed_of: Callable[..., Any], offered: Address) -> Hashable:
     """Return what a scheme gives for an address, as something that can be compared."""
     made = call_by_name("the seed scheme", seed_of, offered)
     if isinstance(made, Tensor | np.ndarray):
-        made = made.tolist()
-    key: Hashable = made if isinstance(made, Hashable) else repr(made)
+        made = foreign("reading what the seed scheme returned", made.tolist)
+    try:
+        hash(made)
+    except TypeError:
+        return repr(made)
+    key: Hashable = made
     return key
 
 
