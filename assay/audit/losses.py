@@ -132,7 +132,7 @@ def loss(
     )
     try:
         own = subject.loss if advantage is None else with_advantage(subject.loss, advantage)
-        with one_thread():
+        with one_thread(), torch.enable_grad():
             return _audit(blank, Question(own, place, terms, Design(sizes, prompts, accept, budget)), measure_curl)
     except SubjectError as error:
         return dataclasses.replace(blank, claims=(Claim("runs", Verdict.COULD_NOT_RUN, str(error)),))

@@ -67,7 +67,7 @@ def test_an_estimator_that_is_no_number_is_wrong_and_one_that_cannot_be_called_i
     assert evaluation(lambda outcomes, k: float("nan")).verdict is Verdict.DISAGREES
     for estimator, options, reason in [
         (lambda table: 1.0, {}, "asks for 'table'"),
-        (lambda outcomes, k: outcomes, {"n": 3}, "returned Tensor"),
+        (lambda outcomes, k: outcomes, {"n": 3}, "returned (3,); it must return one number"),
         (lambda outcomes, k: 1 / 0, {}, "ZeroDivisionError"),
         (by_counts, {"n": 3, "k": 4}, "k = 4"),
         (by_counts, {"n": 40}, "n = 40"),
@@ -85,14 +85,55 @@ def test_majority():
     assert majority(count_whole).verdict is Verdict.HOLDS
     assert majority(count_whole, choices=("a", "b"), n=3).verdict is Verdict.HOLDS
     cut = majority(lambda answers, gold: Counter(a[:1] for a in answers).most_common(1)[0][0] == gold[:1])
-    assert cut.verdict is Verdict.DISAGREES and "gold '1'" in cut.findings[0]
+    assert cut.verdict is Verdict.DISAGREES and "with gold '147': 1, and '137' has the most votes" in cut.findings[0]
     assert majority(lambda answers, gold: gold in answers).verdict is Verdict.DISAGREES
     assert majority(lambda answers: answers).verdict is Verdict.COULD_NOT_RUN
 
 
 def test_ties_are_left_out():
     """Of the 27 tables of 3 votes for 3 answers, 6 have three different ones; the others have one most frequent."""
-    assert "63 tables" in majority(count_whole, n=3).exactness
+    assert "63 tables" in majority(count_whole, choices=("a", "b", "c"), n=3).exactness
+
+
+def counted_by(part):
+    """Count a part of each answer in place of the whole."""
+
+    def vote(answers, gold):
+        return float(Counter(map(part, answers)).most_common(1)[0][0] == part(gold))
+
+    return vote
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda answer: answer[0],
+        lambda answer: answer[-1],
+        len,
+        lambda answer: (answer[0], answer[-1]),
+        lambda answer: (answer[0], answer[-1], len(answer)),
+        lambda answer: "".join(sorted(answer)),
+        set,
+        lambda answer: int(answer) if answer.isdigit() else 0,
+    ],
+    ids=["first", "last", "length", "both ends", "ends and length", "same characters", "set", "numbers only"],
+)
+def test_a_vote_over_less_than_whole_answers_is_found(part):
+    frozen = (lambda answer: frozenset(answer)) if part is set else part
+    assert majority(counted_by(frozen)).verdict is Verdict.DISAGREES
+
+
+def test_a_vote_that_is_no_number_disagrees_and_votes_that_tell_nothing_are_not_run():
+    assert majority(lambda answers: float("nan")).verdict is Verdict.DISAGREES
+    for options, reason in [
+        ({"choices": []}, "at least two distinct texts"),
+        ({"choices": ["a"]}, "at least two distinct texts"),
+        ({"choices": ["a", "a"]}, "at least two distinct texts"),
+        ({"n": 0}, "n = 0 votes"),
+        ({"n": 9}, "n = 9 votes"),
+    ]:
+        found = majority(count_whole, **options)
+        assert found.verdict is Verdict.COULD_NOT_RUN and reason in found.detail
 
 
 def test_the_best_checkpoint():
@@ -105,9 +146,70 @@ def test_the_best_checkpoint():
     ):
         found = best_checkpoint(choose)
         assert found.verdict is Verdict.DISAGREES and "is best" in found.findings[0]
+    assert best_checkpoint(highest, others=()).verdict is Verdict.HOLDS
     lowest = best_checkpoint(lambda log: log.index(max(log, key=lambda row: row["acc"])), metric="acc", others=("kl",))
     assert lowest.verdict is Verdict.HOLDS
     assert best_checkpoint(lambda log: log[0]["accuracy"]).verdict is Verdict.COULD_NOT_RUN
+
+
+def highest(log):
+    return max(range(len(log)), key=lambda place: log[place]["reward"])
+
+
+def first_above_zero(log):
+    """Begin at 0, so that nothing negative is ever better."""
+    best, place = 0.0, 0
+    for number, row in enumerate(log):
+        if row["reward"] > best:
+            best, place = row["reward"], number
+    return place
+
+
+@pytest.mark.parametrize(
+    ("choose", "witness"),
+    [
+        (first_above_zero, "reward [-0.9, -0.2, -0.5]: checkpoint 0 is chosen, and 1 is best"),
+        (lambda log: max(range(3), key=lambda place: abs(log[place]["reward"])), "checkpoint"),
+        (lambda log: next(i for i, row in enumerate(log) if row["reward"] >= 0.9), "the choice raised StopIteration"),
+        (lambda log: max(range(3), key=lambda i: log[i]["reward"] - 0.01 * log[i]["kl"]), "checkpoint"),
+        (lambda log: max(range(3), key=lambda i: log[i]["reward"] - 0.01 * log[i]["loss"]), "checkpoint"),
+        (lambda log: max(range(3), key=lambda i: round(log[i]["reward"], 1)), "reward [0.95, 0.99, 0.91]"),
+    ],
+    ids=["from zero", "absolute", "above a threshold", "less some kl", "less some loss", "rounded"],
+)
+def test_choices_that_are_right_on_some_histories_alone_are_found(choose, witness):
+    assert best_checkpoint(highest).verdict is Verdict.HOLDS
+    found = best_checkpoint(choose)
+    assert found.verdict is Verdict.DISAGREES and any(witness in line for line in found.findings), found.findings
+
+
+@pytest.mark.parametrize("made", [float("nan"), float("inf"), 1.7, -1, 3, None, "1", torch.zeros(3), 1j])
+def test_what_is_no_index_of_a_checkpoint_is_no_verdict(made):
+    assert best_checkpoint(lambda log: made).verdict is Verdict.COULD_NOT_RUN
+    found = best_checkpoint(lambda log: highest(log) + 0.7)
+    assert found.verdict is Verdict.COULD_NOT_RUN and "must return the index of one of 3" in found.detail
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "x", torch.zeros(2), 1j, {}])
+def test_a_closed_form_that_is_no_finite_number_is_no_verdict(value):
+    found = evaluation(by_counts, closed_form=lambda n, c, k: value)
+    assert found.verdict is Verdict.COULD_NOT_RUN and "the closed form returned" in found.detail
+
+
+def test_a_closed_form_that_raises_is_no_verdict():
+    found = evaluation(by_counts, closed_form=lambda n, c, k: 1 / (n - c))
+    assert found.verdict is Verdict.COULD_NOT_RUN and "the closed form raised ZeroDivisionError" in found.detail
+
+
+@pytest.mark.parametrize("rounded", [torch.Tensor.float, lambda made: made.numpy().astype(np.float32)])
+def test_float32_is_allowed_its_own_roundings(rounded):
+    """The rounding of 1/3, about 1e-8, is far from 1e-9 and from what any wrong formula gives."""
+    found = evaluation(lambda n, c, k: rounded(torch.tensor(by_counts(n, c, k), dtype=torch.float64)))
+    assert found.verdict is Verdict.HOLDS and found.error > 1e-9, found
+    assert found.tolerance == 1e-5 and found.why == "the subject computes in float32"
+    wrong = evaluation(lambda outcomes, k: rounded(torch.tensor(with_replacement(outcomes, k))))
+    assert wrong.verdict is Verdict.DISAGREES
+    assert evaluation(by_counts).tolerance == 1e-9
 
 
 def test_an_estimator_that_draws_is_seen_through():

@@ -95,16 +95,27 @@ def test_a_scorer_of_the_sampler_s_own_distribution_holds(sampler, scorer):
         (tempered, next_to_it),
         (tempered, nan_inside),
         (tempered, in_bfloat16),
-        (tempered, in_float32),
     ],
 )
 def test_any_other_scorer_disagrees(sampler, scorer):
     assert scorer_agrees(sampler, scorer).verdict is Verdict.DISAGREES
 
 
+def slightly_hotter(logits, tokens, temperature):
+    """Scores at a temperature that is off by more than float32 rounds."""
+    return in_float32(logits, tokens, temperature * 1.001)
+
+
 def test_float32_agrees_within_its_precision_and_bfloat16_does_not():
-    assert scorer_agrees(tempered, in_float32, tolerance=1e-5).verdict is Verdict.HOLDS
-    assert scorer_agrees(tempered, in_bfloat16, tolerance=1e-5).verdict is Verdict.DISAGREES
+    made = scorer_agrees(tempered, in_float32)
+    assert made.verdict is Verdict.HOLDS and made.error > 1e-9, made
+    assert made.tolerance == 1e-5 and made.why == "the subject computes in float32"
+    assert scorer_agrees(tempered, slightly_hotter).verdict is Verdict.DISAGREES
+    half = scorer_agrees(tempered, in_bfloat16)
+    assert half.verdict is Verdict.DISAGREES and half.tolerance == 1e-9 and "half precision" in half.why
+    assert scorer_agrees(tempered, over_all).tolerance == 1e-9
+    rounded = statistic_agrees(tempered, lambda logits, temperature: entropy_by_hand(logits.float(), temperature), of="entropy")
+    assert rounded.verdict is Verdict.HOLDS and rounded.tolerance == 1e-5
 
 
 def test_an_untempered_scorer_is_right_at_temperature_one_alone():
@@ -165,14 +176,6 @@ def kl_the_other_way(logits, logits_ref, temperature):
     return kl_by_hand(logits_ref, logits, temperature)
 
 
-def correlation_with(rollout):
-    def correlation(logits, tokens, temperature):
-        pair = [made(logits, tokens, temperature) for made in (rollout, over_all)]
-        return torch.corrcoef(torch.stack(pair).exp())[0, 1]
-
-    return correlation
-
-
 @pytest.mark.parametrize(
     ("sampler", "of", "right", "wrong"),
     [
@@ -180,12 +183,8 @@ def correlation_with(rollout):
         (nucleus, "entropy", entropy_of_kept, entropy_by_hand),
         (tempered, "kl", kl_by_hand, kl_the_other_way),
         (tempered, "kl", kl_by_hand, lambda logits, logits_ref: kl_by_hand(logits, logits_ref, 1.0)),
-        (
-            tempered,
-            "correlation",
-            correlation_with(over_all),
-            correlation_with(lambda logits, tokens, temperature: untempered(logits, tokens)),
-        ),
+        (tempered, "entropy", entropy_by_hand, lambda logits: entropy_untempered(logits) * float("nan")),
+        (tempered, "kl", kl_by_hand, lambda logits: logits[:, 0] * float("nan")),
     ],
 )
 def test_statistics_are_those_of_what_is_drawn(sampler, of, right, wrong):
@@ -208,8 +207,11 @@ def raising(logits, tokens):
         (partial(scorer_agrees, lambda logits: logits, untempered), "returned no distribution"),
         (partial(scorer_agrees, lambda logits: logits.exp(), untempered), "returned no distribution"),
         (partial(statistic_agrees, tempered, entropy_by_hand, of="entropies"), "expected one of entropy, kl"),
+        (partial(statistic_agrees, tempered, lambda logits: 1.0, of="correlation"), "expected one of entropy, kl"),
+        (partial(scorer_agrees, tempered, lambda logits, tokens: tokens * 1j), "the scorer returned a complex tensor"),
+        (partial(scorer_agrees, tempered, lambda tokens: tokens.to("meta")), "reading what the scorer returned raised"),
         (partial(statistic_agrees, nucleus, kl_by_hand, of="kl"), "the kl is infinite"),
-        (partial(statistic_agrees, tempered, lambda logits: 0.5, of="entropy"), "the entropy returned (); need"),
+        (partial(statistic_agrees, tempered, lambda logits: 0.5, of="entropy"), "the entropy returned float; need"),
     ],
 )
 def test_what_cannot_be_compared_is_no_verdict(check, message):

@@ -17,6 +17,7 @@ WORLDS = {
     "tools": tool_world(),
     "a sampler that differs": far_world(),
     "full length": small_world(end=None),
+    "one token, truncated or not": small_world(max_length=1, end=0),
     "a sampler without support": tuple(
         dataclasses.replace(problem, logits_sampler=problem.logits.masked_fill(problem.logits < -1, float("-inf")))
         for problem in small_world()
@@ -31,7 +32,7 @@ def test_a_world_comes_back_as_it_was(name, tmp_path):
     again = read_world(path)
     for before, after in zip(world, again, strict=True):
         assert before.name == after.name
-        for field in ("logits", "logits_ref", "logits_old", "reward", "sampler_logp", "mask", "scored"):
+        for field in ("logits", "logits_ref", "logits_old", "reward", "sampler_logp", "mask", "scored", "value"):
             assert torch.equal(getattr(before, field), getattr(after, field)), field
         for field in ("parent", "token", "inner", "allowed", "path", "mask", "truncated"):
             assert torch.equal(getattr(before.tree, field), getattr(after.tree, field)), field
@@ -41,7 +42,7 @@ def test_the_order_of_prefixes_and_responses_in_a_file_does_not_matter(tmp_path)
     world = small_world()
     record = world_record(world)
     for problem in record["problems"]:
-        for names in (("prefixes", "allowed", "logits", "logits_ref", "logits_old"), ("responses", "reward")):
+        for names in (("prefixes", "allowed", "logits", "logits_ref", "logits_old", "critic"), ("responses", "reward")):
             for name in names:
                 problem[name] = problem[name][::-1]
     path = tmp_path / "world.json"
@@ -58,18 +59,40 @@ def broken(change):
 
 BAD = {
     "no JSON": ("{", "cannot be read as JSON"),
-    "something else": ("[1, 2]", "not a world of format 'assay-world-1'"),
-    "another format": ('{"format": "assay-world-9", "problems": []}', "not a world of format"),
-    "no problem": ('{"format": "assay-world-1", "problems": []}', "it has no problem"),
-    "no logits": (broken(lambda p: p.pop("logits")), "KeyError: 'logits'"),
-    "a reward too few": (broken(lambda p: p["reward"].pop()), "ValueError: zip"),
-    "a response that is none": (broken(lambda p: p["responses"].__setitem__(0, [2, 2, 2])), "no reward for the resp"),
+    "something else": ("[1, 2]", "the file: Input should be"),
+    "another format": ('{"format": "assay-world-9", "problems": []}', "format: Input should be 'assay-world-1'"),
+    "no problem": ('{"format": "assay-world-1", "problems": []}', "problems: List should have at least 1 item"),
+    "deeply nested": ("[" * 100_000, "cannot be read as JSON"),
+    "no logits": (broken(lambda p: p.pop("logits")), "problems.0.logits: Field required"),
+    "an unknown key": (broken(lambda p: p.update(logit=1)), "problems.0.logit: Extra inputs"),
+    "a reward too few": (broken(lambda p: p["reward"].pop()), "each response once, and a reward for each"),
+    "a response twice": (
+        broken(lambda p: (p["responses"].append(p["responses"][0]), p["reward"].append(0.0))),
+        "each response once",
+    ),
+    "a response that is none": (
+        broken(lambda p: p["responses"].__setitem__(0, [2, 2, 2])),
+        r"response \[0\] is in the",
+    ),
     "a prefix too few": (
         broken(lambda p: [p[name].pop() for name in ("prefixes", "allowed", "logits", "logits_ref", "logits_old")]),
         "no row for the prefix",
     ),
-    "rows of another width": (broken(lambda p: p.update(logits=[[0.0]] * 3)), r"logits has shape \(3, 1\)"),
-    "a policy that never": (broken(lambda p: p["logits_ref"][0].__setitem__(0, None)), "logits_ref has an entry that"),
+    "a prefix twice": (broken(lambda p: p["prefixes"].__setitem__(1, [])), "each prefix once"),
+    "rows of another width": (broken(lambda p: p.update(logits=[[0.0]] * 3)), "logits needs one row a prefix, of 3"),
+    "a policy that never": (broken(lambda p: p["logits_ref"][0].__setitem__(0, None)), "logits_ref.0.0: Input should"),
+    "a reward that is NaN": (
+        broken(lambda p: p["reward"].__setitem__(0, float("nan"))),
+        "reward.0: Input should be a f",
+    ),
+    "a huge vocabulary": (broken(lambda p: p.update(tokens=10**30)), "tokens: Input should be less than"),
+    "a sampler without a token": (
+        broken(lambda p: p.update(logits_sampler=[[None] * 3] * 3)),
+        "logits_sampler leaves no token",
+    ),
+    "an environment with a choice": (broken(lambda p: p.update(observed=[True] * 3)), "a single token may follow"),
+    "observations too few": (broken(lambda p: p.update(observed=[True])), "observed needs one entry a prefix"),
+    "numbers for truths": (broken(lambda p: p.update(observed=[0, 1, 0])), "observed.0: Input should be a valid bool"),
 }
 
 
@@ -79,6 +102,14 @@ def test_a_file_that_is_no_world_is_refused(name, tmp_path):
     path = tmp_path / "world.json"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
+        read_world(path)
+
+
+def test_problems_of_different_vocabularies_are_refused(tmp_path):
+    record = world_record(small_world()[:1] + small_world(tokens=2)[1:])
+    path = tmp_path / "world.json"
+    path.write_text(json.dumps(record))
+    with pytest.raises(InputError, match="vocabularies of different sizes"):
         read_world(path)
 
 

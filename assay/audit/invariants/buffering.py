@@ -96,12 +96,12 @@ def buffered(
         tolerance: relative, on a token's log-probability; wider where a loop computes in float32.
     """
     policy, gaps, taken, updates = Signed(), [], Counter[int](), 0
-    with Precisions() as seen:
-        for rows in _rows(loop, policy):
-            gaps += _misplaced(rows, policy, updates)
-            taken.update(_serial(rows.response))
-            seen.see(rows.logp_old)
-            updates += 1
+    seen = Precisions()
+    for rows in _rows(loop, policy):
+        gaps += _misplaced(rows, policy, updates)
+        taken.update(_serial(rows.response))
+        seen.see(rows.logp_old)
+        updates += 1
     allowed, why = tolerance_for(seen.coarsest, tolerance, "relative, on a token's log-probability")
     found = few(line for gap, line in gaps if not gap <= allowed)
     wrong = [number for number in range(len(policy.drawn)) if uses is not None and taken[number] != uses]
@@ -136,7 +136,7 @@ def _rows(loop: Callable[[Signed], Iterable[Trained]], policy: Signed) -> Iterab
     raise SubjectError(f"the loop makes more than {MOST_UPDATES} updates; run fewer steps")
 
 
-def _usable(rows: Trained) -> None:
+def _usable(rows: object) -> None:
     """Raise a :class:`SubjectError` unless an update's rows are tensors of one length."""
     if not isinstance(rows, Trained):
         raise SubjectError(f"the loop yielded {type(rows).__name__}; need the Trained rows of one update")

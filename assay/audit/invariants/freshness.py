@@ -85,7 +85,7 @@ def freshness(pair: Pair, *, vocabulary: int = 3, length: int = 2, tolerance: fl
     )
 
 
-def _usable(pair: Pair) -> None:
+def _usable(pair: object) -> None:
     """Raise a :class:`SubjectError` unless there are two sides and live weights between them."""
     if not isinstance(pair, Pair):
         raise SubjectError(f"the pair is {type(pair).__name__}; need a Pair of a trainer and its sampler")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -113,7 +114,8 @@ def real_table(what: str, made: Any) -> Float[Tensor, "*shape"]:
         SubjectError: they are no real numbers in a tensor, an array or a list.
     """
     try:
-        table = torch.as_tensor(made).detach().cpu()
+        typed = isinstance(made, Tensor | np.ndarray)
+        table = torch.as_tensor(made, dtype=None if typed else torch.float64).detach().cpu()
         if table.is_complex():
             raise TypeError("advantages are real")
         return table.double()

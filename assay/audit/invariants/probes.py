@@ -143,7 +143,7 @@ def corrupted(gold: str) -> list[str]:
     if _PLAIN.fullmatch(gold):
         made.append(gold[1:] if gold[0] == "-" else "-" + gold.removeprefix("+"))
         made += [re.sub(r"^([+-]?[0-9])([0-9])", r"\1.\2", gold)] if "." not in gold and "/" not in gold else []
-    if _PLAIN.fullmatch(gold) or (len(letters) == len(gold) > 1):
+    if len(ends) > 1 and (_PLAIN.fullmatch(gold) or len(letters) == len(gold)):
         made += [gold[: ends[-1]] + gold[ends[-1] + 1 :], gold[: ends[0]] + gold[ends[0] + 1 :]]
     value = _value(gold)
     changed = [answer for answer in dict.fromkeys(made) if answer not in ("", gold)]
