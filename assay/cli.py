@@ -206,7 +206,7 @@ class Audit:
     objective: Annotated[str | None, arg(constructor=str, metavar="SUM", help_behavior_hint="")] = None
     """What a loss is said to ascend, such as 'reward - 0.03*kl' (default: the subject's own, or reward)."""
     group_size: OptionalCount = None
-    """Responses in a group (default: 4; 2 for a whole trainer)."""
+    """Responses in a group (default: 4; 2 for a whole trainer and for batches of several prompts)."""
     prompts: int = 1
     """Groups in a batch: 1, or one of each problem of the world, for a loss that couples them."""
     advantage: Annotated[str | None, arg(constructor=str, metavar="MODULE:FUNCTION", help_behavior_hint="")] = None
@@ -284,6 +284,8 @@ class Audit:
         from assay.audit.losses import loss
         from assay.audit.subjects import find, find_trainer, load, named_trainers
 
+        if self.group_size is not None and self.group_size < 2:
+            raise ConfigError(f"--group-size {self.group_size}: a group needs at least 2 responses")
         if self.subject in named_trainers():
             self._refuse_other_than("objective", "group_size", "settings")
             trainer = find_trainer(self.subject, self.settings, group_size=self.group_size or 2)
@@ -295,7 +297,7 @@ class Audit:
         report = loss(
             find(self.subject, self.settings),
             objective=self.objective,
-            group_size=4 if self.group_size is None else self.group_size,
+            group_size=self.group_size or (4 if self.prompts == 1 else 2),
             prompts=self.prompts,
             advantage=None if self.advantage is None else load(self.advantage),
             world=self._world(),

@@ -17,7 +17,8 @@ COARSEST = 0.05
 class Precisions(TorchFunctionMode):
     """Remembers the least precise floating type of any tensor that is made inside its ``with`` block.
 
-    A single number does not count, since a constant has torch's default type; :meth:`see` what is returned.
+    A single number does not count, since a constant has torch's default type; :meth:`see` what is returned. Whole
+    numbers do not count either: zeros, masks and counts are exact in any type.
 
     Attributes:
         coarsest: float64 until a coarser one is seen.
@@ -34,9 +35,16 @@ class Precisions(TorchFunctionMode):
         """Call a function of torch and look at what it made."""
         made = func(*args, **(kwargs or {}))
         for tensor in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(tensor, Tensor) and tensor.numel() > 1:
+            if isinstance(tensor, Tensor) and tensor.numel() > 1 and _rounds(tensor):
                 self.see(tensor)
         return made
+
+
+def _rounds(made: Tensor) -> bool:
+    """Return whether a tensor is of a coarse type and holds more than whole numbers."""
+    if not made.is_floating_point() or made.dtype is torch.float64:
+        return False
+    return not bool((made.detach() == made.detach().round()).all())
 
 
 def tolerance_for(coarsest: torch.dtype, tolerance: float, why: str = "") -> tuple[float, str]:

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -32,12 +33,16 @@ def not_a_number(rows):
     return [one(row) if row else math.nan for row in rows]
 
 
-@pytest.mark.parametrize("score", [in_turn, as_tensor, as_outcomes, not_a_number])
+def as_array(rows):
+    return np.array(in_turn(rows))
+
+
+@pytest.mark.parametrize("score", [in_turn, as_tensor, as_array, as_outcomes, not_a_number])
 def test_rows_that_keep_their_scores_hold(score):
     found = row_alignment(score, ROWS)
     assert found.verdict is Verdict.HOLDS, found
-    # the failing row alone, two orders, and the failing row once and twice in each of 5 places
-    assert "13 batches" in found.exactness
+    # the failing row alone, three orders, and the failing row once and twice in each of 5 places
+    assert "14 batches" in found.exactness
 
 
 def drops(rows):
@@ -78,6 +83,24 @@ def test_a_lost_added_or_exchanged_row_is_shown(score, witness):
     assert any(witness in line for line in found.findings), found.findings
 
 
+def matches(pairs):
+    return [float(said == gold) for said, gold in pairs]
+
+
+PAIRS = [("4", "4"), ("5", "4"), ("7", "7")]
+
+
+def test_rows_that_are_no_texts_have_no_failing_row_unless_it_is_given():
+    found = row_alignment(matches, PAIRS)
+    assert found.verdict is Verdict.HOLDS and "no row that cannot be scored was given" in found.detail, found
+    assert "3 batches" in found.exactness
+    assert row_alignment(lambda pairs: matches(sorted(pairs)), PAIRS).verdict is Verdict.DISAGREES, "an order is seen"
+    with_one = row_alignment(matches, PAIRS, failing=[("", "4")])
+    assert with_one.verdict is Verdict.HOLDS and "also when one of them cannot be scored" in with_one.detail
+    dropped = row_alignment(lambda pairs: matches([p for p in pairs if p[0]]), PAIRS, failing=[("", "4")])
+    assert dropped.verdict is Verdict.DISAGREES
+
+
 def test_scores_that_depend_on_the_batch_a_little_need_a_tolerance():
     def of_a_model(rows):
         return [one(row) + 1e-7 * len(rows) for row in rows]
@@ -94,6 +117,9 @@ def test_what_cannot_be_audited_says_why():
         (lambda rows: [0.0, 1.0], ROWS, "returned 2 scores for one ordinary row"),
         (lambda rows: 1 / 0, ROWS, "ZeroDivisionError"),
         (lambda rows: ["high"], ROWS, "it returned str"),
+        (lambda rows: np.float64(1.0), ROWS, "returned float64"),
+        (lambda rows: np.ones((len(rows), 2)), ROWS, "it returned list"),
+        (lambda rows: torch.zeros(len(rows), device="meta"), ROWS, "reading what the scoring function returned raised"),
     ]:
         found = row_alignment(score, rows)
         assert found.verdict is Verdict.COULD_NOT_RUN and reason in found.detail

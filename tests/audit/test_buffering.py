@@ -109,6 +109,7 @@ def test_a_draw_that_is_not_used_as_often_as_it_should_be_is_named():
     def loop(policy):
         response, logp = policy.draw(torch.tensor([3, 5]))
         yield Trained(torch.tensor([3]), response[:1], logp[:1])
+        policy.update()
 
     assert buffered(loop).verdict is Verdict.HOLDS
     assert buffered(loop, uses=1).findings == ("draw 1, for prompt 5: trained on 0 times, not 1",)
@@ -132,6 +133,49 @@ def test_every_draw_is_another_response():
         policy.draw(torch.tensor([0]))
 
 
+def never_updates(policy):
+    """Divide by the weights of now: it cannot show while they stand still."""
+    for prompt in PROMPTS:
+        response, _ = policy.draw(prompt)
+        yield Trained(prompt, response, policy.score(prompt, response))
+
+
+def never_ends(policy):
+    response, logp = policy.draw(PROMPTS[0])
+    while True:
+        policy.update()
+        yield Trained(PROMPTS[0], response, logp)
+
+
+def yielding(**parts):
+    def loop(policy):
+        response, logp = policy.draw(PROMPTS[0])
+        rows = Trained(PROMPTS[0], response, logp)
+        for name, made in parts.items():
+            object.__setattr__(rows, name, made)
+        yield rows
+        policy.update()
+
+    return loop
+
+
+def in_float32(policy, prompt, response, logp):
+    return (logp.float(),)
+
+
+def test_float32_is_allowed_its_own_roundings():
+    made = buffered(behind(in_float32))
+    assert made.verdict is Verdict.HOLDS and 1e-9 < made.error < 1e-6 and made.tolerance == 1e-5, made
+    stale = buffered(behind(lambda policy, *rows: (policy.score(*rows[:2]).float(),)))
+    assert stale.verdict is Verdict.DISAGREES
+
+
+def test_not_a_number_is_no_denominator():
+    for place in ("logp_old", "weight"):
+        made = buffered(yielding(**{place: torch.full((2, 3), float("nan")).double()}))
+        assert made.verdict is Verdict.DISAGREES and len(made.findings) == 2
+
+
 def raises_late(policy):
     yield from itertools.islice(on_policy(policy), 1)
     raise RuntimeError("queue closed")
@@ -150,6 +194,17 @@ def invents(policy):
         (raises_late, "the loop raised RuntimeError: queue closed"),
         (invents, "trains on tokens [7, 7, 7], which nobody drew"),
         (lambda policy: iter([("a", "b")]), "the loop yielded tuple"),
+        (never_updates, "the loop never calls update"),
+        (never_ends, "the loop makes more than 2048 updates"),
+        (yielding(prompt=None), "the loop yielded a prompt of NoneType; need a tensor of whole numbers"),
+        (yielding(prompt=torch.tensor(0)), "the loop yielded a prompt of shape ()"),
+        (yielding(prompt=torch.zeros(2)), "the loop yielded a prompt of float32"),
+        (yielding(response=torch.zeros(2, 3)), "the loop yielded a response of float32"),
+        (yielding(response=torch.tensor(1)), "the loop yielded a response of shape ()"),
+        (yielding(response=torch.tensor([[0, 0, -1], [0, 0, 0]])), "trains on tokens [0, 0, -1], which nobody drew"),
+        (yielding(response=torch.tensor([[8, 0, 0], [0, 0, 0]])), "trains on tokens [8, 0, 0], which nobody drew"),
+        (yielding(logp_old=[0.0]), "the loop yielded a logp_old of list; need a tensor of real numbers"),
+        (yielding(weight=torch.ones(2, 1).double()), "the loop yielded a weight of shape (2, 1)"),
     ],
 )
 def test_a_loop_that_cannot_be_audited_is_no_verdict_on_it(loop, message):

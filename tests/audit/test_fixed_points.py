@@ -51,6 +51,54 @@ def test_not_a_number_is_not_right():
     assert made.verdict is Verdict.DISAGREES and math.isinf(made.error)
 
 
+def to_itself(logp, mask):
+    return {"ratio": total((logp - logp).exp(), mask).sum() / mask.sum()}
+
+
+def wrong_side(logp_old, logp_ref, mask):
+    """A KL between a policy and itself."""
+    return {"kl": total(logp_ref - logp_ref, mask).mean()}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "name"),
+    [
+        (lambda logp: {"ratio": 1.0}, "ratio reads 1"),
+        (to_itself, "ratio reads 1"),
+        (wrong_side, "kl reads 0"),
+        (lambda logp: {"clip_fraction": 0.0}, "clip_fraction reads 0"),
+        (lambda logp: {"kl_old": 0}, "kl_old reads 0"),
+    ],
+)
+def test_a_metric_that_compares_nothing_is_found(metrics, name):
+    made = fixed_points(metrics)
+    assert made.verdict is Verdict.DISAGREES and made.error == 0.0
+    assert made.findings == (f"{name} on every batch where the policies differ, too: it compares nothing",)
+
+
+def test_metrics_in_float32_are_allowed_its_roundings():
+    def single(logp, logp_old, logp_ref, mask):
+        return honest(logp.float(), logp_old.float(), logp_ref.float(), mask)
+
+    made = fixed_points(single, exact={"kl": of(reverse_kl)})
+    assert made.verdict is Verdict.HOLDS and made.tolerance == 1e-5 and made.error > 1e-9, made
+    assert fixed_points(honest).tolerance == 1e-9
+
+
+@pytest.mark.parametrize("value", [None, "0", float("nan"), float("inf"), torch.zeros(2), 1j, object()])
+def test_an_exact_value_that_is_no_finite_number_is_no_verdict(value):
+    made = fixed_points(honest, exact={"kl": lambda problem: value})
+    assert made.verdict is Verdict.COULD_NOT_RUN and "the exact value of 'kl' returned" in made.detail
+    if isinstance(value, float):
+        made = fixed_points(honest, at_start={"kl": value})
+        assert made.verdict is Verdict.COULD_NOT_RUN and "at_start['kl'] returned" in made.detail
+
+
+def test_an_exact_value_that_raises_is_no_verdict():
+    made = fixed_points(honest, exact={"kl": lambda problem: 1 / 0})
+    assert made.verdict is Verdict.COULD_NOT_RUN and "the exact value of 'kl' raised ZeroDivision" in made.detail
+
+
 def test_other_fixed_points_can_be_stated():
     def entropy_of_two(logp):
         return {"batch": float(len(logp)) * 0 + 5.0}
@@ -103,8 +151,8 @@ CANNOT_READ = {
     "nothing known": (lambda logp: {"loss": 0.0}, {}, "return no ratio and no kl"),
     "what was asked for is missing": (lambda logp: {"kl": 0.0}, {"k1": of(reverse_kl)}, "return no k1"),
     "no mapping": (lambda logp: 1.0, {}, "returned float"),
-    "a vector": (lambda logp: {"kl": logp.sum(1)}, {}, "must be one number"),
-    "a word": (lambda logp: {"kl": "low"}, {}, "is str"),
+    "a vector": (lambda logp: {"kl": logp.sum(1)}, {}, "it must return one number"),
+    "a word": (lambda logp: {"kl": "low"}, {}, "returned str; it must return one number"),
     "raises": (lambda logp: {"kl": [][0]}, {}, "raised IndexError"),
     "asks for what there is not": (lambda logprobs: {"kl": 0.0}, {}, "asks for 'logprobs'"),
 }
@@ -180,7 +228,7 @@ def test_a_trainer_may_change_what_it_is_given():
     ("start", "reason"),
     [
         (lambda initial, saved: None, "returned NoneType"),
-        (lambda initial, saved: (policy(initial), policy(initial)[0]), r"logits of shapes"),
+        (lambda initial, saved: (policy(initial), policy(initial)[0]), "need a tensor of real numbers of shape (3, 3)"),
         (lambda initial: None, "raised TypeError"),
     ],
 )

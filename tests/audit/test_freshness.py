@@ -145,8 +145,44 @@ def test_a_sampler_in_float32_agrees_within_its_own_precision():
     def sync(trained, sampler):
         sampler.load_state_dict({name: weight.float() for name, weight in trained.state_dict().items()})
 
-    assert freshness(pair_of(sync, sampler=transformer(torch.float32))).verdict is Verdict.DISAGREES
-    assert freshness(pair_of(sync, sampler=transformer(torch.float32)), tolerance=1e-4).verdict is Verdict.HOLDS
+    made = freshness(pair_of(sync, sampler=transformer(torch.float32)))
+    assert made.verdict is Verdict.HOLDS and made.error > 1e-9, made
+    assert made.tolerance == 1e-5 and made.why == "the subject computes in float32"
+
+    def sync_slightly_off(trained, sampler):
+        sampler.load_state_dict({name: 1.0001 * weight.float() for name, weight in trained.state_dict().items()})
+
+    assert freshness(pair_of(sync_slightly_off, sampler=transformer(torch.float32))).verdict is Verdict.DISAGREES
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda weight: weight.mul_(0.5),
+        lambda weight: weight.copy_(weight.bfloat16()),
+        lambda weight: weight.view(-1)[:1].add_(0.01),
+        lambda weight: weight.view(-1)[:1].fill_(float("nan")),
+    ],
+    ids=["halved", "rounded", "one entry", "NaN"],
+)
+@pytest.mark.parametrize("changed", ["head.weight", "token_embedding.weight"])
+def test_a_sync_that_changes_what_is_trained_is_found(change, changed):
+    """Both sides agree afterwards, on the wrong weights."""
+
+    def sync(trained, sampler):
+        with torch.no_grad():
+            change(dict(trained.named_parameters())[changed])
+        copy_all(trained, sampler)
+
+    pair = pair_of(sync)
+    before = {name: weight.detach().clone() for name, weight in pair.weights.items()}
+    check = freshness(pair)
+    if check.verdict is Verdict.COULD_NOT_RUN:
+        assert "returned NaN" in check.detail
+    else:
+        lines = [line for line in check.findings if "changes the trained tensor" in line]
+        assert len(lines) == 1 and changed in lines[0], check.findings
+    assert all(torch.equal(weight, before[name]) for name, weight in pair.weights.items()), "put back all the same"
 
 
 def test_a_tensor_that_moves_no_logp_is_said_not_to_be_told_apart():
@@ -211,6 +247,12 @@ def broken_sync():
         ({"trained_logp": lambda tokens: tokens.sum(1).double()}, "the trainer's score returned (9,); need"),
         ({"sampler_logp": lambda tokens: None}, "the sampler's score returned NoneType"),
         ({"sampler_logp": lambda tokens: tokens * float("nan")}, "the sampler's score returned NaN"),
+        ({"sampler_logp": lambda tokens: tokens * 1j}, "the sampler's score returned a complex tensor"),
+        ({"version": lambda: None}, "the version is NoneType; it must be a whole number"),
+        ({"version": lambda: 1.5}, "the version is float; it must be a whole number"),
+        ({"version": lambda: "2"}, "the version is str; it must be a whole number"),
+        ({"version": lambda: 1 / 0}, "the version raised ZeroDivisionError"),
+        ({"weights": {"w": torch.zeros(2, dtype=torch.int64)}}, "need a tensor of real numbers"),
     ],
 )
 def test_a_pair_that_cannot_be_audited_is_no_verdict_on_it(parts, message):

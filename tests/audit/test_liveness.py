@@ -1,4 +1,5 @@
 import functools
+import sys
 
 import pytest
 import torch
@@ -47,8 +48,34 @@ def test_an_option_can_need_another_one():
 
 
 def test_given_options_stay_in_force_while_another_moves():
-    """Setting an option to what it is changes nothing, unless what was given is lost on the way."""
-    assert liveness(clipped, {"kl": "k2"}, given={"beta": 0.04}).verdict is Verdict.DISAGREES
+    """An inert option changes nothing, unless what was given is lost on the way."""
+
+    def with_an_inert_one(*, inert=0, **options):
+        return clipped(**options)
+
+    found = liveness(with_an_inert_one, {"inert": 1}, given={"beta": 0.04})
+    assert found.findings[0] == "inert = 1 changes neither the loss's value nor its gradient on any batch"
+
+
+@pytest.mark.parametrize(
+    ("options", "given"),
+    [({"beta": 0.0}, {}), ({"beta": 0.1}, {"beta": 0.1}), ({"epsilon": 0.4, "kl": "k2"}, {}), ({"delta": None}, {})],
+)
+def test_an_option_that_is_moved_to_what_it_is_could_not_run(options, given):
+    made = liveness(clipped, options, given=given)
+    name, value = list(options.items())[-1]
+    assert made.verdict is Verdict.COULD_NOT_RUN
+    assert made.detail == f"{name} is moved to {value!r}, the value that it has; name another one"
+
+
+def test_an_inert_option_in_a_loss_that_draws_is_not_taken_for_a_live_one():
+    generator = torch.Generator().manual_seed(0)
+
+    def noisy(*, inert=0.1):
+        return lambda logp, adv, mask: -(adv * total(logp, mask)).mean() * (1 + torch.rand((), generator=generator))
+
+    made = liveness(noisy, {"inert": 0.2})
+    assert made.verdict is Verdict.COULD_NOT_RUN and "fix its random numbers" in made.detail
 
 
 def test_a_clip_has_nothing_to_act_on_where_the_ratio_is_one():
@@ -58,7 +85,9 @@ def test_a_clip_has_nothing_to_act_on_where_the_ratio_is_one():
 
 def test_a_refused_option_is_not_inert():
     made = liveness(clipped, {"kl": "k4"}, given={"beta": 0.04})
-    assert made.verdict is Verdict.HOLDS and made.detail == "kl moved one at a time; refused: kl"
+    assert made.verdict is Verdict.HOLDS and (
+        made.detail == "kl moved one at a time; refused: kl (ValueError: kl = 'k4': expected k2 or k3)"
+    )
 
 
 def test_a_coefficient_must_reach_the_gradient_and_not_the_value_alone():
@@ -79,6 +108,11 @@ def test_an_unknown_option_must_not_be_swallowed():
 
     made = liveness(generous, {"epsilon": 0.4})
     assert made.verdict is Verdict.DISAGREES and "'no_such_option' is accepted" in made.findings[0]
+
+    def ends_the_process(*, epsilon=0.2, **rest):
+        return sys.exit(2) if rest else clipped(epsilon=epsilon)
+
+    assert liveness(ends_the_process, {"epsilon": 0.4}).verdict is Verdict.HOLDS
     misspelt = liveness(generous, {"epsilon_hi": 0.28})
     assert len(misspelt.findings) == 2 and misspelt.findings[0].startswith("epsilon_hi = 0.28 changes neither")
 
@@ -119,6 +153,11 @@ CANNOT_RUN = {
     "the given options are refused": (functools.partial(clipped, kl="k9"), {"beta": 0.1}, "raised ValueError"),
     "the maker crashes": (crashing, {"beta": 0.2}, "raised ZeroDivisionError"),
     "the moved loss is not finite": (failing_later, {"beta": 0.2}, "the loss is nan"),
+    "the maker leaves": (lambda beta=0.1: sys.exit(3) if beta > 0.1 else clipped(), {"beta": 0.2}, "raised SystemExit"),
+    "the maker makes no loss": (lambda beta=0.1: 3.0, {"beta": 0.2}, "the maker of the loss returned float"),
+    "the moved loss is none": (lambda beta=0.1: clipped() if beta < 0.2 else None, {"beta": 0.2}, "returned NoneType"),
+    "the loss does not say what it takes": (lambda beta=0.1: max, {"beta": 0.2}, "what the loss asks for"),
+    "the values cannot be compared": (lambda w=torch.ones(3): clipped(), {"w": torch.ones(2)}, "comparing two values of w"),
     "the loss asks for what there is not": (lambda beta=0.1: lambda logits_x: 0, {"beta": 1.0}, "asks for 'logits_x'"),
 }
 

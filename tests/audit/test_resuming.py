@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 
 import numpy as np
 import pytest
@@ -177,12 +178,74 @@ def own_loop(recipe, *, forget_moments=False):
         ({"w": FIRST}, {"w": None}, "w is a tensor (2,), not None"),
         ({"n": np.arange(3)}, {"n": np.arange(3) * 2}, "n[1] is 1, not 2 (and 1 more of 3)"),
         ({"s": torch.tensor(3)}, {"s": torch.tensor(4)}, "s is 3, not 4"),
+        ({"c": torch.tensor([1j])}, {"c": torch.tensor([1j])}, None),
+        ({"c": torch.tensor([1j, 2.0])}, {"c": torch.tensor([1j, 2.5])}, "c[1] is (2+0j), not (2.5+0j)"),
+        ({"t": np.array(["a", "b"])}, {"t": np.array(["a", "c"])}, "t[1] is 'b', not 'c'"),
+        ({"t": np.array([{"a": 1}])}, {"t": np.array([{"a": 1}])}, None),
+        (
+            {"f": torch.float32, "n": None, "k": Verdict.HOLDS},
+            {"f": torch.float32, "n": None, "k": Verdict.HOLDS},
+            None,
+        ),
     ],
 )
 def test_states_are_compared_entry_by_entry(a, b, finding):
     check = same_state(a, b)
     assert check.findings == (() if finding is None else (finding,))
     assert check.verdict is (Verdict.HOLDS if finding is None else Verdict.DISAGREES)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "finding"),
+    [
+        ([-math.inf, 1.0], [-math.inf, 1.0], None),
+        ([-math.inf, 1.0 + 1e-8], [-math.inf, 1.0], None),
+        ([5.0, 1.0], [-math.inf, 2.0], "w[0] is 5.0, not -inf (and 1 more of 2)"),
+        ([math.inf, 1.0], [math.inf, 2.0], "w[1] is 1.0, not 2.0"),
+        ([math.inf], [-math.inf], "w[0] is inf, not -inf"),
+        ([math.nan, 1.0], [math.nan, 1.0], None),
+        ([math.nan, 1.0], [0.0, 1.0], "w[0] is nan, not 0.0"),
+        ([0.0, 1.0], [math.nan, 1.0], "w[0] is 0.0, not nan"),
+        ([0.0, 0.0], [0.0, 0.0], None),
+        ([1e-300, 0.0], [0.0, 0.0], "w[0] is 1e-300, not 0.0"),
+        ([1j, 1.0], [1j, 1.0 + 1e-8], None),
+        ([1j, 1.0], [1j, 1.1], "w[1] is (1+0j), not (1.1+0j)"),
+    ],
+)
+def test_a_tolerance_is_of_what_is_finite(a, b, finding):
+    made, expected = (
+        torch.tensor(values, dtype=torch.complex128 if 1j in values else torch.float64) for values in (a, b)
+    )
+    check = same_state({"w": made}, {"w": expected}, tolerance=1e-6)
+    assert check.findings == (() if finding is None else (finding,))
+    assert check.verdict is (Verdict.HOLDS if finding is None else Verdict.DISAGREES)
+
+
+class Opaque:
+    """Says nothing of what it holds."""
+
+
+class Incomparable:
+    """Refuses to be compared."""
+
+    def __eq__(self, other):
+        raise RuntimeError("ask my owner")
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (Opaque, "which says nothing of what it holds; save tensors, numbers and text"),
+        (Incomparable, "the comparison of x raised RuntimeError: ask my owner"),
+        (lambda: torch.zeros(2, device="meta"), "the comparison of x raised"),
+    ],
+)
+def test_what_cannot_be_compared_is_no_verdict(value, reason):
+    for tolerance in (0.0, 1e-6):
+        check = same_state({"x": value()}, {"x": value()}, tolerance=tolerance)
+        assert check.verdict is Verdict.COULD_NOT_RUN and reason in check.detail, check
 
 
 def test_a_rounded_export_is_the_policy_and_not_its_base():
@@ -194,6 +257,18 @@ def test_a_rounded_export_is_the_policy_and_not_its_base():
     assert same_state(merged, adapted).verdict is Verdict.DISAGREES
     assert same_state(merged, adapted, tolerance=2e-3).verdict is Verdict.HOLDS
     assert same_state({"logits": hidden @ base}, adapted, tolerance=2e-3).verdict is Verdict.DISAGREES
+
+
+def unchecked_leg(*parts):
+    """Return a training whose leg holds what its fields must not."""
+
+    def train(checkpoint):
+        leg = Leg([], [], {})
+        for name, made in zip(("records", "checkpoints", "state"), parts, strict=True):
+            object.__setattr__(leg, name, made)
+        return leg
+
+    return train
 
 
 def random_run(checkpoint):
@@ -213,6 +288,10 @@ def broken(checkpoint):
         (lambda: lambda checkpoint: Leg([{}], [], {}), "must return a Leg, with a checkpoint or None for each"),
         (lambda: lambda checkpoint: Leg([], [], {}), "made no step"),
         (lambda: lambda checkpoint: Leg([{}, {}], [None, None], {}), "left a checkpoint"),
+        (lambda: lambda checkpoint: Leg([{}, {}], [b"", b""], {}), "the state at the end is empty"),
+        (lambda: unchecked_leg(iter(()), [], {"w": 1}), "must return a Leg"),
+        (lambda: unchecked_leg([{}], None, {"w": 1}), "must return a Leg"),
+        (lambda: unchecked_leg([{}], [b""], [1]), "must return a Leg"),
     ],
 )
 def test_a_run_that_cannot_be_interrupted_is_no_verdict_on_it(start, message):

@@ -114,7 +114,9 @@ def test_float32_agrees_within_its_precision_and_bfloat16_does_not():
     half = scorer_agrees(tempered, in_bfloat16)
     assert half.verdict is Verdict.DISAGREES and half.tolerance == 1e-9 and "half precision" in half.why
     assert scorer_agrees(tempered, over_all).tolerance == 1e-9
-    rounded = statistic_agrees(tempered, lambda logits, temperature: entropy_by_hand(logits.float(), temperature), of="entropy")
+    rounded = statistic_agrees(
+        tempered, lambda logits, temperature: entropy_by_hand(logits.float(), temperature), of="entropy"
+    )
     assert rounded.verdict is Verdict.HOLDS and rounded.tolerance == 1e-5
 
 

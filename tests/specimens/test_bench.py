@@ -106,6 +106,18 @@ def test_a_non_bug_that_is_flagged_is_a_false_alarm():
     ]
 
 
+def test_reports_of_one_fault_share_a_form_and_are_counted_as_such():
+    shared = object()
+    made = [Specimen(name, is_even, shared, 2) for name in ("LP-01", "LP-02")]
+    bench, wanted = bench_of(*made, dataclasses.replace(MADE[2], wrong=object()))
+    assert bench.forms == 2 and record(bench, wanted)["forms"] == 2
+    held = run(HELD, BUGS, DISMISSED, only=["I8"])
+    assert (held.forms, len(held.results)) == (
+        len({id(s.wrong) for s in HELD.specimens if BUGS[s.bug].invariant == "I8"}),
+        11,
+    )
+
+
 def test_gaps_are_named():
     bugs = {name: BUGS[name] for name in ("LP-01", "LP-02", "LP-10")}
     twice = (MADE[0], MADE[0], dataclasses.replace(MADE[0], bug="XX-1"))
@@ -136,6 +148,7 @@ def test_the_table_says_what_was_found(terminal):
     show(bench, wanted, LINES, Console(file=screen, force_terminal=terminal, width=110, color_system=None))
     text = screen.getvalue()
     assert ("─" in text) is terminal
+    assert "2 reports, 2 distinct forms" in text
     assert "missed: LP-02 huggingface/trl#4159, filed under I8: I8 sampler and scorer holds: an even number" in text
     assert "false alarm: LP-02 huggingface/trl#4159: I8 sampler and scorer disagrees: an even number; 1 is odd" in text
     assert "Reports that were no bugs: 1 of 1 hold." in text

@@ -27,7 +27,7 @@ def row_alignment(
 ) -> Check:
     """Check that a batch gets one score a row, in the order of its rows.
 
-    Each ordinary row is scored alone first; batches of them, forwards, backwards, and with a failing row once or twice
+    Each ordinary row is scored alone first; batches of them, forwards, backwards, rotated, and with a failing row once or twice
     in every place, must give each row the same score again. Where a row's score depends on the other rows by design,
     this is not the check.
 
@@ -71,6 +71,7 @@ def _batches(rows: int, failing: Sequence[Any]) -> Iterator[list[Entry]]:
         yield [(None, bad)]
     yield plain
     yield plain[::-1]
+    yield plain[1:] + plain[:1]
     for bad in failing:
         for place in range(rows + 1):
             yield [*plain[:place], (None, bad), *plain[place:]]
