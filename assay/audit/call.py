@@ -173,7 +173,7 @@ def wanted(loss: Loss) -> tuple[str, ...]:
     try:
         called = loss.forward if isinstance(loss, torch.nn.Module) else loss
         parameters = inspect.signature(called).parameters.values()
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # its own code may run: a signature, a repr
         raise SubjectError(f"the loss does not say what it takes ({error}); wrap it in a function that does") from error
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = tuple(p.name for p in parameters if p.kind in plain and p.default is inspect.Parameter.empty)

@@ -199,5 +199,6 @@ def relative_gap(made: Tensor, expected: Tensor) -> float:
         return float("inf")
     finite = expected[expected.isfinite()].abs()
     scale = float(finite.max()) if finite.numel() else 1.0
-    gap = torch.where(made == expected, 0.0, (made - expected).abs().double()).nan_to_num(nan=float("inf"))
+    far = torch.where(made == expected, 0.0, (made - expected).abs().double())
+    gap = far.nan_to_num(nan=float("inf"), posinf=float("inf"))
     return float(gap.max()) / (scale or 1.0) if gap.numel() else 0.0

@@ -41,8 +41,8 @@ class Precisions(TorchFunctionMode):
 
 
 def _rounds(made: Tensor) -> bool:
-    """Return whether a tensor is of a coarse type and holds more than whole numbers."""
-    if not made.is_floating_point() or made.dtype is torch.float64:
+    """Return whether a tensor is of a coarse type and holds more than whole numbers; one without storage does not."""
+    if not made.is_floating_point() or made.dtype is torch.float64 or made.is_meta:
         return False
     return not bool((made.detach() == made.detach().round()).all())
 

@@ -201,7 +201,7 @@ def invents(policy):
         (yielding(prompt=torch.zeros(2)), "the loop yielded a prompt of float32"),
         (yielding(response=torch.zeros(2, 3)), "the loop yielded a response of float32"),
         (yielding(response=torch.tensor(1)), "the loop yielded a response of shape ()"),
-        (yielding(response=torch.tensor([[0, 0, -1], [0, 0, 0]])), "trains on tokens [0, 0, -1], which nobody drew"),
+        (yielding(response=torch.tensor([[-8, 1, 0], [0, 0, 0]])), "trains on tokens [-8, 1, 0], which nobody drew"),
         (yielding(response=torch.tensor([[8, 0, 0], [0, 0, 0]])), "trains on tokens [8, 0, 0], which nobody drew"),
         (yielding(logp_old=[0.0]), "the loop yielded a logp_old of list; need a tensor of real numbers"),
         (yielding(weight=torch.ones(2, 1).double()), "the loop yielded a weight of shape (2, 1)"),

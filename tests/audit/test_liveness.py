@@ -157,7 +157,11 @@ CANNOT_RUN = {
     "the maker makes no loss": (lambda beta=0.1: 3.0, {"beta": 0.2}, "the maker of the loss returned float"),
     "the moved loss is none": (lambda beta=0.1: clipped() if beta < 0.2 else None, {"beta": 0.2}, "returned NoneType"),
     "the loss does not say what it takes": (lambda beta=0.1: max, {"beta": 0.2}, "what the loss asks for"),
-    "the values cannot be compared": (lambda w=torch.ones(3): clipped(), {"w": torch.ones(2)}, "comparing two values of w"),
+    "the values cannot be compared": (
+        lambda w=1.0: clipped(),
+        {"w": torch.ones(2)},
+        "comparing two values of w",
+    ),
     "the loss asks for what there is not": (lambda beta=0.1: lambda logits_x: 0, {"beta": 1.0}, "asks for 'logits_x'"),
 }
 

@@ -165,6 +165,12 @@ def first_above_zero(log):
     return place
 
 
+def highest_unless_the_others_part(log):
+    """Right as long as whatever else is logged moves together."""
+    places = [max(range(3), key=lambda place: log[place][name]) for name in ("reward", "loss", "kl")]
+    return places[0] if places[1] == places[2] else places[2]
+
+
 @pytest.mark.parametrize(
     ("choose", "witness"),
     [
@@ -173,9 +179,18 @@ def first_above_zero(log):
         (lambda log: next(i for i, row in enumerate(log) if row["reward"] >= 0.9), "the choice raised StopIteration"),
         (lambda log: max(range(3), key=lambda i: log[i]["reward"] - 0.01 * log[i]["kl"]), "checkpoint"),
         (lambda log: max(range(3), key=lambda i: log[i]["reward"] - 0.01 * log[i]["loss"]), "checkpoint"),
+        (highest_unless_the_others_part, "checkpoint"),
         (lambda log: max(range(3), key=lambda i: int(10 * log[i]["reward"])), "reward [0.91, 0.95, 0.99]"),
     ],
-    ids=["from zero", "absolute", "above a threshold", "less some kl", "less some loss", "first digit"],
+    ids=[
+        "from zero",
+        "absolute",
+        "above a threshold",
+        "less some kl",
+        "less some loss",
+        "while the others agree",
+        "first digit",
+    ],
 )
 def test_choices_that_are_right_on_some_histories_alone_are_found(choose, witness):
     assert best_checkpoint(highest).verdict is Verdict.HOLDS
@@ -201,7 +216,7 @@ def test_a_closed_form_that_raises_is_no_verdict():
     assert found.verdict is Verdict.COULD_NOT_RUN and "the closed form raised ZeroDivisionError" in found.detail
 
 
-@pytest.mark.parametrize("first digit", [torch.Tensor.float, lambda made: made.numpy().astype(np.float32)])
+@pytest.mark.parametrize("rounded", [torch.Tensor.float, lambda made: made.numpy().astype(np.float32)])
 def test_float32_is_allowed_its_own_roundings(rounded):
     """The rounding of 1/3, about 1e-8, is far from 1e-9 and from what any wrong formula gives."""
     found = evaluation(lambda n, c, k: rounded(torch.tensor(by_counts(n, c, k), dtype=torch.float64)))

@@ -27,9 +27,9 @@ def row_alignment(
 ) -> Check:
     """Check that a batch gets one score a row, in the order of its rows.
 
-    Each ordinary row is scored alone first; batches of them, forwards, backwards, rotated, and with a failing row once or twice
-    in every place, must give each row the same score again. Where a row's score depends on the other rows by design,
-    this is not the check.
+    Each ordinary row is scored alone first; batches of them, forwards, backwards, rotated, and with a failing row
+    once or twice in every place, must give each row the same score again. Where a row's score depends on the other
+    rows by design, this is not the check.
 
     Args:
         score: from a list of rows to their scores; each a number, None or NaN for none, or what a grader returns.

@@ -175,7 +175,7 @@ def _misplaced(rows: Trained, policy: Signed, update: int) -> list[tuple[float, 
         if prompt != int(rows.prompt[row]):
             gaps.append((math.inf, f"{where}: a response to prompt {prompt} is paired with {int(rows.prompt[row])}"))
             continue
-        off = ((divided[row] - logp).abs() / (1 + logp.abs())).nan_to_num(nan=math.inf)
+        off = ((divided[row] - logp).abs() / (1 + logp.abs())).nan_to_num(nan=math.inf, posinf=math.inf)
         line = (
             f"{where}: drawn at version {version} with log-probs summing to "
             f"{float(logp.sum()):.6g}, divided by {float(divided[row].sum()):.6g} at version {policy.version}"

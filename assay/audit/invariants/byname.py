@@ -22,7 +22,7 @@ def parameters_of(what: str, function: Callable[..., Any], offered: Mapping[str,
     """
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # its own code may run: a signature, a repr
         raise SubjectError(f"{what} does not say what it takes ({error}); wrap it in a function that does") from error
     plain = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     for parameter in plain:

@@ -68,7 +68,9 @@ def _largest_of_constant(subject: Advantage, binary: bool, dtype: torch.dtype) -
             rows = _of_type(batch_of([[reward] * size, [1.0] + [0.0] * (size - 1)], size), dtype)
             table = subject(rows)[:size]
             worst = _largest(table)
-            relative = float(table[worst].abs().nan_to_num(nan=float("inf")).max()) / max(reward, 1.0)
+            relative = float(table[worst].abs().nan_to_num(nan=float("inf"), posinf=float("inf")).max()) / max(
+                reward, 1.0
+            )
             case = f"{size} equal rewards of {reward:.3g} in {_name(dtype)}"
             made.append((relative, f"{case}: {rows.place(worst)} has advantage {value(table, worst):.6g}"))
     return max(made, key=lambda pair: pair[0])

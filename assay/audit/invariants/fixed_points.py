@@ -59,10 +59,11 @@ def fixed_points(
         group_size: responses in a group.
     """
     place, wanted = world or small_world(), exact or {}
+    rights = {name: finite_of(f"at_start[{name!r}]", right) for name, right in at_start.items()}
     with Precisions() as seen:
-        began = _at_start(metrics, place, at_start, group_size)
+        began = _at_start(metrics, place, rights, group_size)
         means = _in_the_mean(metrics, place, wanted, group_size)
-        still = _unmoved(metrics, place, at_start, began.keys() & AT_START.keys(), group_size)
+        still = _unmoved(metrics, place, rights, began.keys() & AT_START.keys(), group_size)
     known = began.keys() | means.keys()
     if not known or wanted.keys() - known:
         sought = sorted(wanted.keys() - known) or list(at_start)
@@ -101,10 +102,9 @@ def reference_after_restart(start: Start, *, world: World | None = None) -> Chec
     return _verdict("KL to the reference at step 0 and after a restart", gaps, "problems x 2 moments", remedy)
 
 
-def _at_start(metrics: Metrics, place: World, at_start: Mapping[str, float], size: int) -> dict[str, Gaps]:
+def _at_start(metrics: Metrics, place: World, rights: Mapping[str, float], size: int) -> dict[str, Gaps]:
     """Return how far each metric is from what it must read at the start, on every batch."""
     gaps: dict[str, Gaps] = {}
-    rights = {name: finite_of(f"at_start[{name!r}]", right) for name, right in at_start.items()}
     began = together(place)
     for batch in (make_batch(began, groups) for groups in companies(began, size)):
         reading = read(metrics, batch)
@@ -127,16 +127,14 @@ def _in_the_mean(metrics: Metrics, place: World, wanted: Mapping[str, Exact], si
     return gaps
 
 
-def _unmoved(
-    metrics: Metrics, place: World, at_start: Mapping[str, float], names: Iterable[str], size: int
-) -> list[str]:
+def _unmoved(metrics: Metrics, place: World, rights: Mapping[str, float], names: Iterable[str], size: int) -> list[str]:
     """Return which metrics read the same where the policies that they compare differ."""
     parted = apart(place)
     readings = [read(metrics, make_batch(parted, groups)) for groups in companies(parted, size)]
     return [
-        f"{name} reads {at_start[name]:g} on every batch where the policies differ, too: it compares nothing"
+        f"{name} reads {rights[name]:g} on every batch where the policies differ, too: it compares nothing"
         for name in sorted(names)
-        if all(name in reading and _gap(reading[name], at_start[name]) <= TOLERANCE for reading in readings)
+        if all(name in reading and _gap(reading[name], rights[name]) <= TOLERANCE for reading in readings)
     ]
 
 

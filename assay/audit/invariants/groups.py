@@ -18,7 +18,7 @@ from torch import Tensor
 
 from assay.audit.check import TOLERANCE, Check, SubjectError, answers, verdict_of
 from assay.audit.invariants.definitions import Form, read_definition
-from assay.audit.invariants.extremes import bounded, constant
+from assay.audit.invariants.extremes import Noise, bounded, constant
 from assay.audit.invariants.findings import few, told_apart
 from assay.audit.invariants.grouped import (
     LENGTH,
@@ -71,19 +71,15 @@ def group_semantics(
     if scope not in ("group", "batch"):
         raise SubjectError(f"scope = {scope!r}: expected 'group' or 'batch'")
     trial = _try(Advantage(advantage), group_size, binary, tolerance)
+    noise = constant(trial.subject, binary, tolerance) if scope == "group" else Noise()
     findings = [*_finite(trial), *_reordered(trial), *_members(trial, binary), *_relabelled(trial)]
-    findings += _ordered(trial) if monotone and form is None else []
-    findings += bounded(trial.subject, binary, bound)
-    noise = constant(trial.subject, binary, tolerance) if scope == "group" else None
+    findings += [*bounded(trial.subject, binary, bound), *noise.findings]
     findings += _apart(trial) if scope == "group" else []
-    findings += noise.findings if noise else []
+    findings += _ordered(trial) if monotone and form is None else []
     findings += _defined(trial, form) if form is not None else []
-    refused = [name for name, answer in trial.made.items() if isinstance(answer, SubjectError)]
     return verdict_of(
         "I4",
-        "order, ids, members, bounds, and groups that are uneven, short, constant or alone"
-        + (f"; refused: {', '.join(refused)}" if refused else "")
-        + (f"; {noise.note}" if noise and noise.note else ""),
+        _detail(trial, noise),
         few(findings, 12),
         tolerance=tolerance,
         why="computed in float64; where float32 is tried, a constant group may keep the rounding of its rewards",
@@ -117,6 +113,14 @@ class _Trial:
         for name, table in self.made.items():
             if not isinstance(table, SubjectError):
                 yield name, self.rows[name], table
+
+
+def _detail(trial: _Trial, noise: Noise) -> str:
+    """Return what was compared, what was refused, and what float32 leaves of a constant group."""
+    refused = [name for name, answer in trial.made.items() if isinstance(answer, SubjectError)]
+    parts = ["order, ids, members, bounds, and groups that are uneven, short, constant or alone"]
+    parts += [f"refused: {', '.join(refused)}"] if refused else []
+    return "; ".join([*parts, noise.note] if noise.note else parts)
 
 
 def _try(subject: Advantage, size: int, binary: bool, tolerance: float) -> _Trial:

@@ -54,7 +54,9 @@ def scorer_agrees(
             score = called("the scorer", scorer, decoding, logits=along, tokens=tree.responses)
             scored = _read("the scorer", score, tree.responses.shape, seen)
             claimed = torch.where(tree.mask, scored, 0.0).sum(1).exp()
-            off = torch.where(drawn > 0, (claimed / drawn - 1).abs(), claimed).nan_to_num(nan=float("inf"))
+            off = torch.where(drawn > 0, (claimed / drawn - 1).abs(), claimed).nan_to_num(
+                nan=float("inf"), posinf=float("inf")
+            )
             gaps.append((float(off.max()), f"{decoding}: {_witness(tree, drawn, claimed, off)}"))
     allowed, why = _allowed(seen, tolerance, "on the ratio of both, less one; everything is float64")
     return verdict_of(

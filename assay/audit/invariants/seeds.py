@@ -124,8 +124,8 @@ def _key(seed_of: Callable[..., Any], offered: Address) -> Hashable:
         made = foreign("reading what the seed scheme returned", made.tolist)
     try:
         hash(made)
-    except TypeError:
-        return repr(made)
+    except Exception:
+        return str(foreign("naming what the seed scheme returned", repr, made))
     key: Hashable = made
     return key
 

@@ -54,10 +54,7 @@ def verifier(
         wrong_at_most: highest score that says wrong; None is no score, and so below it.
         seconds: for one answer.
     """
-    if not cases:
-        raise SubjectError("no case: give at least one question with its gold answer")
-    if strange := [case for case in cases if not isinstance(case, Case)]:
-        raise SubjectError(f"a case is {type(strange[0]).__name__}; give each question as a Case with its gold answer")
+    _usable(cases)
     probes = [probe for case in cases for probe in probes_of(case, cases, write, last_counts=last_counts)]
     if not {"gold", "ground_truth"} & set(parameters_of(WHAT, grade, probes[0].offered())):
         probes = [probe for probe in probes if probe.gold == probe.case.gold]  # it judges by the question alone
@@ -74,6 +71,17 @@ def verifier(
         exactness=f"{len(probes)} responses to {len(cases)} question{'s' * (len(cases) > 1)}",
         remedy="compare the whole final answer with the gold one, and give no score where either cannot be read",
     )
+
+
+def _usable(cases: Sequence[Any]) -> None:
+    """Raise a :class:`SubjectError` unless there are cases, and they hold texts."""
+    if not cases:
+        raise SubjectError("no case: give at least one question with its gold answer")
+    if strange := [case for case in cases if not isinstance(case, Case)]:
+        raise SubjectError(f"a case is {type(strange[0]).__name__}; give each question as a Case with its gold answer")
+    for text in (text for case in cases for text in (case.question, case.gold, *case.right, *case.wrong)):
+        if not isinstance(text, str):
+            raise SubjectError(f"a question or an answer is {type(text).__name__}; it must be a text")
 
 
 def score_of(made: Any) -> float | None:
