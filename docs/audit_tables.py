@@ -85,7 +85,7 @@ def versions_table() -> list[str]:
 
 
 def peers_table(library: str) -> list[str]:
-    """Return the recorded verdicts about one library: settings and world, what is ascended, variance, what disagrees."""
+    """Return the recorded verdicts about one library: settings, world, what is ascended and what disagrees."""
     record = json.loads((HERE / "peers.json").read_text())
     rows = ["| subject, settings, world | against | verdict | ascends | variance |", "|---|---|---|---|---|"]
     for row in record["rows"]:
