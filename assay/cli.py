@@ -7,6 +7,7 @@ imported by the command that needs them, so that ``assay --help`` answers at onc
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import json
 import re
@@ -203,6 +204,9 @@ class Audit:
         UseAppendAction[tuple[str, ...]], arg(name="set", metavar="KEY=VALUE", help_behavior_hint="")
     ] = ()
     """A setting of a subject that has a name; may be given several times."""
+    check: Annotated[str | None, arg(constructor=str, metavar="NAME", help_behavior_hint="")] = None
+    """Ask one of the fourteen invariants alone of a python function, by number or name: I4 of an advantage function,
+    I10 of a pass@k, I12 of a seed scheme."""
     objective: Annotated[str | None, arg(constructor=str, metavar="SUM", help_behavior_hint="")] = None
     """What a loss is said to ascend, such as 'reward - 0.03*kl' (default: the subject's own, or reward)."""
     group_size: OptionalCount = None
@@ -233,7 +237,8 @@ class Audit:
             return self._list()
         if not self.subject:
             raise ConfigError("audit: say what to audit; assay audit --list names what there is")
-        record, claims, words = self._seed() if self.subject == "seed" else self._subject()
+        ask = self._alone if self.check is not None else self._seed if self.subject == "seed" else self._subject
+        record, claims, words = ask()
         if self.output is not None:
             write_new(self.output, to_json(record))
         if self.json:
@@ -279,6 +284,26 @@ class Audit:
 
         record = audit()
         return record, claims(record), [f"Not shown: {limit}" for limit in record["limits"]]
+
+    def _alone(self) -> tuple[dict[str, Any], list[Claim], list[str]]:
+        """Ask one invariant of a function that is all its check needs."""
+        from assay.audit.invariants import CHECKS, find_check
+        from assay.audit.subjects import load
+
+        self._refuse_other_than("check")
+        check = find_check(self.check or "")
+        if check is None:
+            names = ", ".join(f"{number} {made.__name__}" for number, checks in CHECKS.items() for made in checks)
+            raise ConfigError(f"--check {self.check}: expected one of {names}")
+        needed = [p.name for p in inspect.signature(check).parameters.values() if p.default is p.empty][1:]
+        if needed:
+            raise ConfigError(
+                f"--check {self.check}: {check.__name__} also needs {', '.join(needed)}; call it from Python, as "
+                f"assay.testing.assert_invariant({check.__name__!r}, ...)"
+            )
+        made = check(load(self.subject))
+        words = [f"to mend it: {made.remedy}"] if made.remedy else []
+        return {"verdict": made.verdict, "claims": [asdict(made)]}, [made], words
 
     def _subject(self) -> tuple[dict[str, Any], list[Claim], list[str]]:
         from assay.audit.losses import loss

@@ -12,6 +12,8 @@ from assay.tree.saved import world_record
 from assay.tree.worlds import small_world
 
 MODULE = """
+import math
+
 import torch
 
 NUMBER = 3
@@ -27,6 +29,15 @@ def wrong_sign(logp, adv, mask):
 
 def vector(logp):
     return logp
+
+
+def pass_at_k(outcomes, k):
+    n, c = len(outcomes), int(sum(outcomes))
+    return 1 - math.comb(n - c, k) / math.comb(n, k)
+
+
+def NOT_BY_GROUP(reward, group):
+    return reward - reward.mean()
 
 
 def centred(reward, group):
@@ -145,3 +156,17 @@ def test_an_advantage_and_a_world_from_the_command_line(module, tmp_path, capsys
     assert "no such file, and the worlds with a name are" in capsys.readouterr().err
     assert main(["audit"]) == 2
     assert "say what to audit" in capsys.readouterr().err
+
+
+def test_one_invariant_can_be_asked_alone(module, capsys):
+    assert main(["audit", f"{module}:centred", "--check", "I4"]) == 0
+    assert main(["audit", f"{module}:NOT_BY_GROUP", "--check", "group_semantics"]) == 1
+    assert "disagrees  I4 group semantics" in capsys.readouterr().out
+    assert main(["audit", f"{module}:pass_at_k", "--check", "evaluation"]) == 0
+    assert "holds  I10 evaluation" in capsys.readouterr().out
+    assert main(["audit", f"{module}:pass_at_k", "--check", "I99"]) == 2
+    assert "expected one of I1 expected_gradient" in capsys.readouterr().err
+    assert main(["audit", f"{module}:pass_at_k", "--check", "I13"]) == 2
+    assert "parity also needs second; call it from Python" in capsys.readouterr().err
+    assert main(["audit", f"{module}:pass_at_k", "--check", "I10", "--group-size", "2"]) == 2
+    assert "--group-size is for a loss" in capsys.readouterr().err
