@@ -53,7 +53,7 @@ def _each(world: World, problems: tuple[int, ...]) -> list[slice]:
 def _distance(made: Float[Tensor, " D"], stated: Float[Tensor, " D"], scale: float, where: slice) -> float:
     """Return the distance of two gradients over the stated one, or over a typical one where that is zero."""
     size = float(stated[where].norm())
-    return float((made[where] - stated[where]).norm()) / (size if size > 1e-12 * scale else scale)
+    return float((made[where] - stated[where]).norm()) / (size if size > 1e-12 * scale else scale or 1.0)
 
 
 def sampled(made: Expectation, question: Question, scale: float) -> Check:

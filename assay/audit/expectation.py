@@ -130,7 +130,7 @@ def _part(
         rule = None if design.accept is None else accept
         made = batch_moments(slopes, atoms, sizes, accept=rule, budget=design.budget, symmetry=design.tolerance)
         of = " and ".join(f"{size} of {len(part.chance)} {what}" for part, size in zip(atoms, sizes, strict=True))
-        joint = f", in joint calls checked on {slopes.checked:,} of them" if slopes.joint else ""
+        joint = f", in joint calls checked on {slopes.checked:,} of them" if slopes.shared else ""
         return Part(problems, -made.mean, made.variance, f"{made.evaluations:,} multisets of {of}{joint}")
 
     if count_batches(every, sizes) <= design.budget:

@@ -66,12 +66,16 @@ def loss(
         InputError: the objective is no sum of known ones, or the groups do not fit the world.
     """
     subject = function if isinstance(function, Subject) else Subject(_name(function), function)
-    place = default_world() if world is None else world
-    sizes = (group_size,) * len(place) if isinstance(group_size, int) else tuple(group_size)
-    if not place or len(sizes) != len(place) or min(sizes) < 1 or max(sizes) < 2:
+    with torch.inference_mode(False):
+        place = default_world() if world is None else world
+    sizes = group_size if isinstance(group_size, tuple) else (group_size,) * len(place)
+    whole = all(type(size) is int for size in sizes)
+    if not place or not whole or len(sizes) != len(place) or min(sizes) < 1 or max(sizes) < 2:
         raise InputError(
             f"group_size = {group_size}: need at least 2 responses, or a size for each of {len(place)} problems"
         )
+    if len({problem.logits.shape[1] for problem in place}) > 1:
+        raise InputError("the problems of a world have vocabularies of different sizes; a batch has one")
     if prompts not in (1, len(place)):
         raise InputError(f"prompts = {prompts}: a batch holds 1 group, or one of each of the {len(place)} problems")
     stated = subject.declared(max(sizes)) if objective is None else objective
@@ -87,7 +91,7 @@ def loss(
     )
     try:
         own = subject.loss if advantage is None else with_advantage(subject.loss, advantage)
-        with one_thread(), torch.enable_grad():
+        with one_thread(), torch.inference_mode(False), torch.enable_grad():
             return _audit(blank, Question(own, place, terms, Design(sizes, prompts, accept, budget)), measure_curl)
     except SubjectError as error:
         return dataclasses.replace(blank, claims=(Claim("runs", Verdict.COULD_NOT_RUN, str(error)),))
@@ -157,6 +161,9 @@ def _with_ascent(
         for number, (problem, part, row, free) in enumerate(zip(world, fields, known, rank, strict=True))
     }
     first = unbiased(made, question, scale)
+    if question.tolerance > LARGEST_SHORTCUT and first.verdict is Verdict.HOLDS:
+        said = f"{first.detail}: no difference larger than the rounding of what it computes in"
+        first = dataclasses.replace(first, verdict=Verdict.COULD_NOT_RUN, detail=said)
     if first.verdict is Verdict.HOLDS:
         ascends = dataclasses.replace(ascends, coefficients=dict(terms), residual=first.error or 0.0, exact=True)
         return dataclasses.replace(report, claims=(*claims, first), ascends=ascends, by_problem=by_problem)

@@ -49,7 +49,7 @@ class LossSlopes:
         tolerance: float = SYMMETRY_TOLERANCE,
     ) -> None:
         self.joint = expected > ALONE
-        self.checked = 0
+        self.checked, self.shared = 0, False
         self._loss, self._names, self._tolerance = loss, wanted(loss), tolerance
         self._leaf = "logits" if touches_logits(loss) else "logp"
         self._whole = whole_batch(world)
@@ -68,6 +68,7 @@ class LossSlopes:
             alone = torch.stack([self._slope(rows[place : place + 1])[0] for place in unlike])
             if float((made[unlike] - alone).abs().max()) <= self._tolerance * float(alone.abs().max()):
                 self.checked += len(unlike)
+                self.shared = True
                 return made
             self.joint = False
         return torch.stack([self._slope(row[None])[0] for row in rows])

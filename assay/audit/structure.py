@@ -45,7 +45,7 @@ def structure(question: Question, whole: Batch, base: Float[Tensor, "B T V"]) ->
             "I4", shuffled, lambda: slope(function, whole.take(order)), base[order], whole.take(order), tolerance
         ),
     ]
-    uneven = _uneventypical_groups(question)
+    uneven = _uneven_groups(question)
     if claims[1].verdict is Verdict.HOLDS and uneven is not None:
         claims[1] = uneven
     if min(question.design.sizes) > 1 and len(question.world) > 1:
@@ -54,19 +54,28 @@ def structure(question: Question, whole: Batch, base: Float[Tensor, "B T V"]) ->
 
 
 def _partition(question: Question, whole: Batch, base: Float[Tensor, "B T V"]) -> Claim:
-    """I2: a batch of groups is the mean of its groups."""
+    """I2: a batch of groups is the mean of its groups, one whose rewards are all equal among them."""
     groups = typical_groups(question.world, question.design.sizes)
 
-    def alone() -> Tensor:
-        return torch.cat([slope(question.loss, make_batch(question.world, [group])) for group in groups]) / len(groups)
+    def alone(some: list[Group]) -> Tensor:
+        return torch.cat([slope(question.loss, make_batch(question.world, [group])) for group in some]) / len(some)
 
     split = "a batch of groups gives the mean of its groups' gradients"
     remedy = "use the ids in group, and divide by counts of the whole batch, not of the rows at hand"
-    found = _compared("I2", split, alone, base, whole, question.tolerance)
+    found = _compared("I2", split, functools.partial(alone, groups), base, whole, question.tolerance)
+    if found.verdict is Verdict.HOLDS:
+        number, members = groups[0]
+        constant = [(number, members[:1].repeat(len(members))), *groups[1:]]
+        batch = make_batch(question.world, constant)
+        try:
+            made, expected = alone(constant), slope(question.loss, batch)
+        except SubjectError:
+            return found  # it refuses a group without signal, or has no gradient there
+        found = _compared("I2", split, lambda: made, expected, batch, question.tolerance)
     return found if found.verdict is Verdict.HOLDS else dataclasses.replace(found, remedy=remedy)
 
 
-def _uneventypical_groups(question: Question) -> Claim | None:
+def _uneven_groups(question: Question) -> Claim | None:
     """I4: groups of different sizes in one batch each get a multiple of what they get alone; None where they do, or
     where the loss refuses them."""
     if len(question.world) < 2 or min(question.design.sizes) < 2:
@@ -80,11 +89,12 @@ def _uneventypical_groups(question: Question) -> Claim | None:
     except SubjectError:
         return None
     for number, (made, own) in enumerate(zip(together, alone, strict=True)):
-        factor = float((made * own).sum() / own.square().sum()) if float(own.norm()) else 0.0
-        if relative_gap(made, factor * own) > question.tolerance and float(made.norm()):
+        size = float(own.square().sum())
+        factor = float((made * own).sum()) / size if size else 1.0
+        if factor <= 0 or not relative_gap(made, factor * own) <= question.tolerance:
             finding = (
                 f"groups of {' and '.join(map(str, sizes))} responses in one batch: what group {number} gets is no "
-                "multiple of what it gets alone"
+                "positive multiple of what it gets alone"
             )
             detail = "groups of different sizes are told apart by their ids"
             return verdict_of("I4", detail, (finding,), remedy="take each group's rows, and their number, from group")

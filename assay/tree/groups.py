@@ -209,6 +209,15 @@ def batch_gradients(
     return torch.cat(parts, dim=1), within
 
 
+def _other_members(atoms: Atoms, groups: Int[Tensor, "N G"]) -> Int[Tensor, "N G"]:
+    """Return groups of the same atoms with other members of them, a different one in each place."""
+    rows = [
+        [int(atoms.members[atom][-1 - (row + place) % len(atoms.members[atom])]) for place, atom in enumerate(group)]
+        for row, group in enumerate(groups.tolist())
+    ]
+    return torch.tensor(rows, dtype=torch.long).view(groups.shape)
+
+
 def _check_classes(slopes: Slopes, problems: Sequence[Atoms], sizes: Sequence[int], tolerance: float) -> None:
     """Put every member of every class in the place of its representative, in a few batches: nothing may change."""
     for place, atoms in enumerate(problems):
@@ -222,6 +231,8 @@ def _check_classes(slopes: Slopes, problems: Sequence[Atoms], sizes: Sequence[in
                 ]
                 batch[place] = batch[place].clone()
                 batch[place][0] = members[0]
+                if step and sizes[place] > 2:
+                    batch[place][1] = members[0]  # one of its own class beside it, and others after
                 batches = [group.repeat(len(members), 1) for group in batch]
                 batches[place][:, 0] = members
                 slope = slopes(batches)
@@ -245,8 +256,7 @@ def _check_symmetry(
     share must come out the same."""
     if not len(slope):
         return
-    last = [torch.stack([members[-1] for members in atoms.members]) for atoms in problems]
-    asked = [others[group].flip(1) for others, group in zip(last, groups, strict=True)]
+    asked = [_other_members(atoms, group).flip(1) for atoms, group in zip(problems, groups, strict=True)]
     again = torch.cat(
         [part.flip(1) for part in torch.split(slopes(asked), [group.shape[1] for group in groups], dim=1)], dim=1
     )

@@ -604,3 +604,60 @@ def test_a_mean_over_each_responses_own_tokens_is_explained_on_each_problem():
         value = float((problem.sampler_logp.exp() * problem.reward).sum())
         assert made.coefficients == pytest.approx({"reward_per_token": 1.0, "inverse_length": -value}, rel=1e-9)
     assert "divided by its own length" in report.because
+
+
+def distinct_over_classes(logp, reward, adv, mask, truncated, tokens, group):
+    """Tells apart how many different responses of one class stand in a group."""
+    scale = torch.ones_like(adv)
+    for number in range(int(group.max()) + 1):
+        rows = (group == number).nonzero()[:, 0]
+        responses = {(*tokens[row].tolist(), *mask[row].tolist()) for row in rows}
+        classes = {(float(reward[row]), *mask[row].tolist(), bool(truncated[row])) for row in rows}
+        scale[rows] = len(responses) / len(classes)
+    return -(scale * adv * total(logp, mask)).mean()
+
+
+def test_two_members_of_one_class_in_one_group_are_tried_together():
+    """By response it disagrees at G = 3; by class it must not be enumerated, whatever it would give."""
+    easy = default_world()[:1]
+    assert claim_of(audit.loss(distinct_over_classes, group_size=3, world=easy, measure_curl=False), "I1").error > 1e-3
+    for size in (8, 9):
+        report = audit.loss(distinct_over_classes, group_size=size, world=easy, measure_curl=False, budget=3_000)
+        assert "sampled" in report.exactness and not report.holds
+
+
+def drops_groups_without_signal(logp, reward, adv, group, mask):
+    """Means over the rows that are kept, so that a dropped group changes what the others get."""
+    kept = [bool(reward[group == k].max() > reward[group == k].min()) for k in range(int(group.max()) + 1)]
+    row = torch.tensor(kept)[group].double()
+    return -(row * adv * total(logp, mask)).sum() / row.sum().clamp(min=1)
+
+
+def turns_the_smaller_group_round(logp, adv, group, mask):
+    sizes = torch.bincount(group)[group]
+    sign = torch.where(sizes < sizes.max(), -1.0, 1.0)
+    return -(sign * adv * total(logp, mask)).mean()
+
+
+def drops_the_smaller_group(logp, adv, group, mask):
+    sizes = torch.bincount(group)[group]
+    return -((sizes == sizes.max()) * adv * total(logp, mask)).mean()
+
+
+@pytest.mark.parametrize(
+    ("function", "claim"),
+    [(drops_groups_without_signal, "I2"), (turns_the_smaller_group_round, "I4"), (drops_the_smaller_group, "I4")],
+)
+def test_what_a_batch_does_to_its_groups_is_looked_for(function, claim):
+    assert claim_of(audit.loss(function, group_size=2, measure_curl=False), claim).verdict is Verdict.DISAGREES
+
+
+def test_worlds_and_sizes_that_cannot_be_are_refused():
+    two = small_world()[:1] + small_world(tokens=2)[1:]
+    with pytest.raises(InputError, match="vocabularies of different sizes"):
+        audit.loss(rloo, world=two)
+    for sizes in ((2, True), (1, 1), (2,)):
+        with pytest.raises(InputError, match="group_size"):
+            audit.loss(rloo, group_size=sizes)
+    with torch.inference_mode():
+        assert audit.loss(rloo, group_size=2).holds
