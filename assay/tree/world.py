@@ -104,7 +104,7 @@ def default_world(*, seed: int = 0, off_policy: bool = False) -> World:
     """Return the world in which what real settings hide is visible.
 
     Two problems with the same 15 responses of one to three tokens, some truncated: an easy one with binary rewards and
-    a hard one with graded rewards, some above 1; a reference that differs from the policy; and,
+    a hard one with graded rewards, some below 0 and some above 1; a reference that differs from the policy; and,
     off-policy, a sampler that differs too.
 
     Args:
@@ -123,7 +123,7 @@ def default_world(*, seed: int = 0, off_policy: bool = False) -> World:
     problems = []
     for number, name in enumerate(("easy, binary rewards", "hard, graded rewards")):
         logits, reward = draw(4 * number), rewards(number)
-        reward = (reward < 0.6).double() if number == 0 else 2.0 * reward.square()
+        reward = (reward < 0.6).double() if number == 0 else 3 * reward.square() - 0.3
         moved = logits + 0.4 * draw(4 * number + 2) if off_policy else logits
         problems.append(TreeProblem(name, tree, logits, logits + 0.8 * draw(4 * number + 1), moved, reward))
     return tuple(problems)

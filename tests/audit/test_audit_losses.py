@@ -448,6 +448,12 @@ def clips_the_reward(logp, reward, mask):
     return -(reward.clamp(0, 1) * total(logp, mask)).mean()
 
 
+def takes_failure_for_nothing(logp, reward, group, mask):
+    returns = reward.clamp(min=0)
+    others = (group_mean(returns, group) * torch.bincount(group)[group] - returns) / (torch.bincount(group)[group] - 1)
+    return -((returns - others) * total(logp, mask)).mean()
+
+
 def takes_all_groups_for_equal(logp, reward, group, mask):
     size = len(reward) // (int(group.max()) + 1)
     others = (group_mean(reward, group) * torch.bincount(group)[group] - reward) / (size - 1)
@@ -461,6 +467,7 @@ def takes_all_groups_for_equal(logp, reward, group, mask):
         (forgets_the_mask_but_not_nan, "reward", "I3"),
         (entropy_of_the_padding_too, "0.1*frozen_entropy", "I3"),
         (clips_the_reward, "reward", "I1"),
+        (takes_failure_for_nothing, "reward", "I1"),
         (takes_all_groups_for_equal, "reward", "I4"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
