@@ -10,11 +10,10 @@ from typing import Any
 
 from assay.audit.call import Loss
 from assay.audit.check import Check
-from assay.audit.invariants import CHECKS, find_check
+from assay.audit.invariants import find_check
 from assay.audit.loss_report import LossReport
 from assay.audit.losses import loss as audit_loss
 from assay.audit.subjects import Subject
-from assay.errors import InputError
 from assay.verdicts import Verdict
 
 
@@ -52,13 +51,7 @@ def assert_invariant(name: str, subject: Any, /, *arguments: Any, **options: Any
         AssertionError: it disagrees or could not run.
         InputError: there is no such check.
     """
-    check = find_check(name)
-    if check is None:
-        known = ", ".join(f"{number} {check.__name__}" for number, checks in CHECKS.items() for check in checks)
-        raise InputError(f"invariant {name!r}: expected one of {known}")
-    made = check(subject, *arguments, **options)
+    made = find_check(name)(subject, *arguments, **options)
     if made.verdict is not Verdict.HOLDS:
-        findings = "".join(f"\n    {finding}" for finding in made.findings)
-        remedy = f"\nto mend it: {made.remedy}" if made.remedy else ""
-        raise AssertionError(f"{made.verdict}  {made.name}: {made.detail}{made.figures}{findings}{remedy}")
+        raise AssertionError(f"{made}\nto mend it: {made.remedy}" if made.remedy else str(made))
     return made

@@ -36,6 +36,10 @@ class Claim:
         """Return what was measured, in brackets after the detail; a claim in words has none."""
         return ""
 
+    def __str__(self) -> str:
+        head = f"{self.verdict}  {self.name}: {self.detail}{self.figures}"
+        return "\n".join([head, *(f"    {finding}" for finding in self.findings)])
+
 
 def overall(claims: Iterable[Claim]) -> Verdict:
     """Return the verdict of all claims together: any disagreement wins, then any that could not run."""
@@ -44,6 +48,22 @@ def overall(claims: Iterable[Claim]) -> Verdict:
         if verdict in verdicts:
             return verdict
     return Verdict.HOLDS
+
+
+class Judged:
+    """What has claims, and with them a verdict."""
+
+    claims: tuple[Claim, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the verdict of all claims together."""
+        return overall(self.claims)
+
+    @property
+    def holds(self) -> bool:
+        """Return whether every claim holds."""
+        return self.verdict is Verdict.HOLDS
 
 
 def exit_code(verdict: Verdict) -> int:

@@ -17,18 +17,12 @@ from collections.abc import Callable
 import torch
 
 from assay import audit
-from assay.audit.slopes import ALONE, LossSlopes, atoms_of
-from assay.policies.transformer import TinyTransformer
-from assay.tasks.chain import (
-    DIGITS,
-    PROMPT_LENGTH,
-    RESPONSE_LENGTH,
-    VOCABULARY,
-    draw_splits,
-    encode_prompts,
-    tree_rewards,
-)
+from assay.audit.gradients import next_logits
+from assay.audit.slopes import LossSlopes, atoms_of
+from assay.tasks.chain import DIGITS, RESPONSE_LENGTH, draw_splits, encode_prompts, tree_rewards
 from assay.threads import one_thread
+from assay.training.config import Recipe
+from assay.training.state import initial_policy
 from assay.tree.groups import batch_moments
 from assay.tree.prefix import Grammar, prefix_tree
 from assay.tree.world import TreeProblem, World, default_world
@@ -40,26 +34,10 @@ def seed_world() -> World:
     """Return the first training problem of the seed experiment as a world: the policy's distribution at each prefix."""
     problem = draw_splits(29, train=1, test=1)["train"][0]
     tree = prefix_tree(Grammar(DIGITS, RESPONSE_LENGTH))
-    logits = [_next_logits(seed, encode_prompts((problem,))) for seed in (29, 30)]
-    return (TreeProblem(problem.prompt, tree, logits[0], logits[1], logits[0], tree_rewards((problem,))[0].double()),)
-
-
-def _next_logits(seed: int, prompt: torch.Tensor) -> torch.Tensor:
-    policy = TinyTransformer(
-        vocabulary=len(VOCABULARY),
-        responses=DIGITS,
-        context=PROMPT_LENGTH + RESPONSE_LENGTH - 1,
-        width=16,
-        heads=2,
-        feedforward=32,
-        seed=seed,
-        dtype=torch.float64,
-    )
-    first = torch.arange(DIGITS)[:, None]
+    prompt = encode_prompts((problem,))[0]
     with torch.no_grad():
-        alone = policy(prompt)[:, -1]
-        after = policy(torch.cat([prompt.expand(DIGITS, -1), first], dim=1))[:, -1]
-    return torch.cat([alone, after])
+        logits, reference = (next_logits(initial_policy(Recipe(seed=seed)).double(), prompt, tree) for seed in (29, 30))
+    return (TreeProblem(problem.prompt, tree, logits, reference, logits, tree_rewards((problem,))[0].double()),)
 
 
 def rloo(logp, adv, mask):
@@ -111,12 +89,12 @@ def main() -> None:
             print(f"{name:45} {seconds:8.2f} s   {report.exactness}")
         atoms = atoms_of(world, 0, logits=False)
 
-        def expectation(expected: int) -> Callable[[], object]:
-            return lambda: batch_moments(LossSlopes(rloo, world, [0], [2], expected=expected), [atoms], [2])
+        def expectation(joint: bool) -> Callable[[], object]:
+            return lambda: batch_moments(LossSlopes(rloo, world, [0], [2], joint=joint), [atoms], [2])
 
-        single, made = timed(expectation(0))
+        single, made = timed(expectation(joint=False))
         print(f"{'expectation alone, G = 2, one group a call':45} {single:8.3f} s")
-        joint, _ = timed(expectation(ALONE + 1))
+        joint, _ = timed(expectation(joint=True))
         print(f"{'the same in joint calls, checked':45} {joint:8.3f} s   {single / joint:.1f} times faster")
         start = time.perf_counter()
         expected = brute_force(world, 2)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,6 +127,11 @@ def whole_batch(world: World) -> Batch:
     )
 
 
+def row_starts(world: World) -> list[int]:
+    """Return where each problem's responses begin in :func:`whole_batch`."""
+    return [0, *itertools.accumulate(len(problem.tree.path) for problem in world)][:-1]
+
+
 def _widened(tensor: Tensor, length: int) -> Tensor:
     """Return a tensor ``[M, T, ...]`` padded to a length."""
     missing = length - tensor.shape[1]
@@ -137,7 +143,7 @@ def _widened(tensor: Tensor, length: int) -> Tensor:
 
 def make_batch(world: World, groups: list[Group]) -> Batch:
     """Return the batch of some groups, row after row."""
-    starts = torch.tensor([0, *(len(problem.tree.path) for problem in world)]).cumsum(0)
+    starts = row_starts(world)
     rows = torch.cat([starts[problem] + members for problem, members in groups])
     sizes = torch.tensor([len(members) for _, members in groups])
     numbers = torch.arange(len(groups)).repeat_interleave(sizes)
@@ -147,9 +153,8 @@ def make_batch(world: World, groups: list[Group]) -> Batch:
 def with_advantage(loss: Loss, advantage: Loss) -> Loss:
     """Return a loss whose ``adv`` comes from an advantage function instead, called by parameter name as well."""
     inner, outer = wanted(advantage), tuple(name for name in wanted(loss) if name != "adv")
-    names = tuple(dict.fromkeys((*outer, *inner)))
 
-    def combined(**given: Tensor) -> Tensor:
+    def combined(given: dict[str, Tensor]) -> Tensor:
         adv = foreign("the advantage function", advantage, **{name: given[name] for name in inner})
         if not isinstance(adv, Tensor) or adv.shape[:1] != given["group"].shape:
             shape = tuple(adv.shape) if isinstance(adv, Tensor) else type(adv).__name__
@@ -158,10 +163,18 @@ def with_advantage(loss: Loss, advantage: Loss) -> Loss:
         value: Tensor = loss(**rest, adv=adv)
         return value
 
-    names = names if "group" in names else (*names, "group")
+    return asking_for(dict.fromkeys((*outer, *inner, "group")), combined)
+
+
+def asking_for(names: Iterable[str], loss: Callable[[dict[str, Tensor]], Tensor]) -> Loss:
+    """Return a loss that asks for these parameters by name and gets them as one dictionary."""
+
+    def named(**given: Tensor) -> Tensor:
+        return loss(given)
+
     kind = inspect.Parameter.KEYWORD_ONLY
-    combined.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
-    return combined
+    named.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+    return named
 
 
 def wanted(loss: Loss) -> tuple[str, ...]:

@@ -133,6 +133,11 @@ def verdict_of(
     return Check(name, verdict, detail, tuple(findings), error, tolerance, why, exactness, remedy)
 
 
+def could_not_run(invariant: str, why: str, *, exactness: str = "") -> Check:
+    """Return the check of an invariant that could not be asked, with the reason."""
+    return Check(f"{invariant} {INVARIANTS[invariant]}", Verdict.COULD_NOT_RUN, why, exactness=exactness)
+
+
 def foreign(what: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call someone else's code. What it prints goes to the error stream, and gradients are recorded.
 
@@ -163,7 +168,7 @@ def answers(invariant: str) -> Callable[[Callable[P, Check]], Callable[P, Check]
             try:
                 return check(*args, **kwargs)
             except SubjectError as error:
-                return Check(f"{invariant} {INVARIANTS[invariant]}", Verdict.COULD_NOT_RUN, str(error))
+                return could_not_run(invariant, str(error))
 
         return answer
 

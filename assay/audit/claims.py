@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 
-from jaxtyping import Float
-from torch import Tensor
-
-from assay.audit.check import Check, verdict_of
-from assay.audit.expectation import Expectation, stated_part
+from assay.audit.check import Check, could_not_run, verdict_of
+from assay.audit.expectation import Expectation, Part, stated_part
 from assay.audit.question import Question
 from assay.audit.witness import smallest_witness, worst_weight
 from assay.tree.moments import leave_one_out_moments
-from assay.tree.world import World
-from assay.verdicts import Verdict
+from assay.tree.world import World, by_problem
 
 
 def unbiased(made: Expectation, question: Question, scale: float) -> Check:
     """I1: the expected update is the gradient of the declared objective, on each problem."""
     world, stated = question.world, question.stated
-    error = max(
-        _distance(part.ascent, stated_part(stated, world, part.problems), scale, one)
-        for part in made.parts
-        for one in _each(world, part.problems)
-    )
+    error = max(_error(part, question, scale) for part in made.parts)
     wrong = not error <= question.tolerance
     findings = [worst_weight(made.ascent, stated, world)] if wrong else []
     if wrong:
@@ -44,16 +35,16 @@ def _sum_in_words(terms: Mapping[str, float]) -> str:
     return " + ".join(name if value == 1 else f"{value:g}*{name}" for name, value in terms.items()).replace("+ -", "- ")
 
 
-def _each(world: World, problems: tuple[int, ...]) -> list[slice]:
-    """Return where each problem's weights are among those of a kind of batch."""
-    ends = [0, *itertools.accumulate(world[number].logits.numel() for number in problems)]
-    return [slice(low, high) for low, high in itertools.pairwise(ends)]
-
-
-def _distance(made: Float[Tensor, " D"], stated: Float[Tensor, " D"], scale: float, where: slice) -> float:
-    """Return the distance of two gradients over the stated one, or over a typical one where that is zero."""
-    size = float(stated[where].norm())
-    return float((made[where] - stated[where]).norm()) / (size if size > 1e-12 * scale else scale or 1.0)
+def _error(part: Part, question: Question, scale: float) -> float:
+    """Return the distance of what is ascended from what is stated, over the latter, on the problem that is furthest
+    off; over a typical gradient where nothing should be ascended."""
+    place = tuple(question.world[number] for number in part.problems)
+    goal = stated_part(question.stated, question.world, part.problems)
+    errors = []
+    for made, stated in zip(by_problem(part.ascent, place), by_problem(goal, place), strict=True):
+        size = float(stated.norm())
+        errors.append(float((made - stated).norm()) / (size if size > 1e-12 * scale else scale or 1.0))
+    return max(errors)
 
 
 def sampled(made: Expectation, question: Question, scale: float) -> Check:
@@ -62,8 +53,7 @@ def sampled(made: Expectation, question: Question, scale: float) -> Check:
     for part in made.parts:
         name = " and ".join(repr(question.world[number].name) for number in part.problems)
         if part.sampled is None:
-            goal = stated_part(question.stated, question.world, part.problems)
-            error = max(_distance(part.ascent, goal, scale, one) for one in _each(question.world, part.problems))
+            error = _error(part, question, scale)
             details.append(f"{name}: relative error {error:.1e}, enumerated")
             findings += [f"{name}: enumerated, and off"] if not error <= question.tolerance else []
             continue
@@ -78,7 +68,7 @@ def sampled(made: Expectation, question: Question, scale: float) -> Check:
     if findings:
         return verdict_of("I1", detail, findings, exactness=made.exactness)
     unproven = f"{detail}: nothing refutes the claim, and sampling proves nothing; take a smaller world or group"
-    return Check("I1 expected gradient", Verdict.COULD_NOT_RUN, unproven, exactness=made.exactness)
+    return could_not_run("I1", unproven, exactness=made.exactness)
 
 
 def leave_one_out_variance(world: World, sizes: tuple[int, ...]) -> float:

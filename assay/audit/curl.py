@@ -7,7 +7,6 @@ gradient of a scalar ``w·(Du)`` and ``u·(Dw)`` are equal. What is returned is 
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +18,8 @@ from assay.audit.check import SubjectError
 from assay.audit.expectation import Design, expected_ascent
 from assay.core.streams import Stream, normals
 from assay.errors import InputError
-from assay.tree.world import World
+from assay.tree.groups import count_batches
+from assay.tree.world import World, by_problem
 
 STEP = 1e-4
 DIRECTIONS = 4
@@ -75,14 +75,13 @@ def curl(loss: Loss, world: World, design: Design) -> Curl | None:
 
 def _batches(world: World, design: Design) -> int:
     """Return how many batches an expectation goes through."""
-    counts = [math.comb(len(problem.drawn) + n - 1, n) for problem, n in zip(world, design.sizes, strict=True)]
-    return math.prod(counts) if len(design.batches) == 1 else sum(counts)
+    drawn = [len(problem.drawn) for problem in world]
+    return sum(count_batches([drawn[n] for n in kind], [design.sizes[n] for n in kind]) for kind in design.batches)
 
 
 def _moved(world: World, shift: Float[Tensor, " D"]) -> World:
-    parts = torch.split(shift, [problem.logits.numel() for problem in world])
     made = []
-    for problem, part in zip(world, parts, strict=True):
+    for problem, part in zip(world, by_problem(shift, world), strict=True):
         logits = problem.logits + part.view_as(problem.logits)
         old = logits if torch.equal(problem.logits_old, problem.logits) else problem.logits_old
         made.append(dataclasses.replace(problem, logits=logits, logits_old=old))

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from assay.audit.call import Loss, touches_logits
 from assay.audit.check import foreign
-from assay.audit.slopes import LossSlopes, atoms_of
+from assay.audit.slopes import ALONE, LossSlopes, atoms_of
 from assay.errors import InputError
 from assay.tree.groups import EVALUATION_BUDGET, SYMMETRY_TOLERANCE, Atoms, batch_moments, count_batches
-from assay.tree.sampled import BATCHES, SampledMoments, sampled_moments
-from assay.tree.world import World
+from assay.tree.sampled import SampledMoments, sampled_moments
+from assay.tree.world import World, by_problem
 
 Accept = Callable[[Float[Tensor, " G"]], bool]
 """Says of a group's rewards whether the group is used; one that is not is drawn again."""
@@ -125,15 +125,15 @@ def _part(
         return bool(foreign("accept", design.accept, world[problems[place]].reward[members]))
 
     def enumerated(atoms: list[Atoms], what: str) -> Part:
-        count = count_batches(atoms, sizes)
-        slopes = LossSlopes(loss, world, problems, sizes, expected=count, tolerance=design.tolerance)
+        joint = count_batches([len(part.chance) for part in atoms], sizes) > ALONE
+        slopes = LossSlopes(loss, world, problems, sizes, joint=joint, tolerance=design.tolerance)
         rule = None if design.accept is None else accept
         made = batch_moments(slopes, atoms, sizes, accept=rule, budget=design.budget, symmetry=design.tolerance)
         of = " and ".join(f"{size} of {len(part.chance)} {what}" for part, size in zip(atoms, sizes, strict=True))
-        joint = f", in joint calls checked on {slopes.checked:,} of them" if slopes.shared else ""
-        return Part(problems, -made.mean, made.variance, f"{made.evaluations:,} multisets of {of}{joint}")
+        shared = f", in joint calls checked on {slopes.checked:,} of them" if slopes.checked else ""
+        return Part(problems, -made.mean, made.variance, f"{made.evaluations:,} multisets of {of}{shared}")
 
-    if count_batches(every, sizes) <= design.budget:
+    if count_batches([len(part.chance) for part in every], sizes) <= design.budget:
         return enumerated(every, "responses")
     if not logits:
         classes = [atoms_of(world, number, logits=False, by_class=True) for number in problems]
@@ -146,7 +146,7 @@ def _part(
     if stated is None:
         raise InputError("more groups than the budget, and nothing to compare samples with")
     goal = stated_part(stated, world, problems)
-    slopes = LossSlopes(loss, world, problems, sizes, expected=BATCHES + 1, tolerance=design.tolerance)
+    slopes = LossSlopes(loss, world, problems, sizes, joint=True, tolerance=design.tolerance)
     made = sampled_moments(slopes, every, sizes, goal)
     exactness = f"{made.batches:,} batches of {' and '.join(map(str, sizes))} sampled, nothing enumerated"
     return Part(problems, -made.mean, made.variance, exactness, made)
@@ -154,5 +154,5 @@ def _part(
 
 def stated_part(stated: Float[Tensor, " D"], world: World, problems: tuple[int, ...]) -> Float[Tensor, " P"]:
     """Return what one kind of batch should ascend, of what all should ascend meaned over the problems."""
-    parts = torch.split(stated, [problem.logits.numel() for problem in world])
+    parts = by_problem(stated, world)
     return torch.cat([parts[number] for number in problems]) * (len(world) if len(problems) < len(world) else 1)

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from assay.errors import InputError
-from assay.tree.fields import FIELDS
+from assay.tree.fields import scalar_of
 from assay.tree.prefix import PrefixTree
 from assay.tree.world import TreeProblem
 from assay.types import Policy
@@ -40,7 +40,8 @@ def next_logits(policy: Policy, prompt: Int[Tensor, " S"], tree: PrefixTree) -> 
     Raises:
         InputError: the policy's vocabulary is another one.
     """
-    prefixes = [_prefix(tree, int(node)) for node in tree.inner]
+    every = tree.prefixes
+    prefixes = [every[node] for node in tree.inner.tolist()]
     depth = max(len(prefix) for prefix in prefixes)
     rows = torch.tensor([prefix + [0] * (depth - len(prefix)) for prefix in prefixes], dtype=torch.long)
     logits = policy(torch.cat([prompt.expand(len(rows), -1), rows.view(len(prefixes), depth)], dim=1))
@@ -79,7 +80,7 @@ def trained(policy: Policy) -> dict[str, nn.Parameter]:
 
 def objective_field(name: str, policy: Policy, problems: Sequence[Prompted]) -> Float[Tensor, " D"]:
     """Return the gradient of one objective, meaned over the problems, over all trained weights, flattened."""
-    values = [FIELDS[name](place.problem, _live(policy, place)) for place in problems]
+    values = [scalar_of(name)(place.problem, _live(policy, place)) for place in problems]
     mean, parameters = torch.stack(values).mean(), list(trained(policy).values())
     parts = torch.autograd.grad(mean, parameters, allow_unused=True, materialize_grads=True)
     return torch.cat([part.double().flatten() for part in parts])
@@ -103,11 +104,3 @@ def by_name(policy: Policy, flat: Float[Tensor, " D"]) -> dict[str, Tensor]:
 
 def _live(policy: Policy, place: Prompted) -> Float[Tensor, "I V"]:
     return next_logits(policy, place.prompt, place.problem.tree).double()
-
-
-def _prefix(tree: PrefixTree, node: int) -> list[int]:
-    tokens: list[int] = []
-    while node:
-        tokens.append(int(tree.token[node]))
-        node = int(tree.parent[node])
-    return tokens[::-1]

@@ -13,12 +13,12 @@ import torch
 from assay.audit.curl import CURL_ROUNDING, Curl
 from assay.audit.subjects import Subject
 from assay.tree.attribution import Attribution
-from assay.verdicts import Claim, Verdict, overall
+from assay.verdicts import Claim, Judged
 from assay.version import __version__
 
 
 @dataclass(frozen=True)
-class LossReport:
+class LossReport(Judged):
     """What an audit found out about a loss.
 
     Attributes:
@@ -53,22 +53,9 @@ class LossReport:
     variance_ratio: float | None = None
     exactness: str = ""
 
-    @property
-    def verdict(self) -> Verdict:
-        """Return the verdict of all claims together."""
-        return overall(self.claims)
-
-    @property
-    def holds(self) -> bool:
-        """Return whether every claim holds."""
-        return self.verdict is Verdict.HOLDS
-
     def __str__(self) -> str:
         lines = [f"{self.name} against {self.objective}: {self.verdict}"]
-        for claim in self.claims:
-            lines.append(f"{claim.verdict}  {claim.name}: {claim.detail}{claim.figures}")
-            lines += [f"    {finding}" for finding in claim.findings]
-        return "\n".join([*lines, *self.in_words()])
+        return "\n".join([*lines, *map(str, self.claims), *self.in_words()])
 
     def record(self) -> dict[str, Any]:
         """Return the report as plain values, ready for JSON; what could not be measured is None."""

@@ -8,7 +8,7 @@ import functools
 import torch
 
 from assay.audit.call import Conduct, Loss, conduct, make_batch, slope, with_advantage
-from assay.audit.check import TOLERANCE, Check, SubjectError
+from assay.audit.check import TOLERANCE, SubjectError, could_not_run
 from assay.audit.claims import leave_one_out_variance, sampled, unbiased
 from assay.audit.curl import curl
 from assay.audit.diagnosis import diagnose
@@ -23,7 +23,7 @@ from assay.threads import one_thread
 from assay.tree.attribution import attribute
 from assay.tree.fields import FIELDS, field, parse_objective
 from assay.tree.groups import EVALUATION_BUDGET
-from assay.tree.world import World, default_world
+from assay.tree.world import World, by_problem, default_world
 from assay.verdicts import Claim, Verdict
 
 LARGEST_SHORTCUT = 1e-5
@@ -134,7 +134,7 @@ def _audit(blank: LossReport, question: Question, measure_curl: bool) -> LossRep
         claims[0] = Claim("deterministic", Verdict.DISAGREES, claims[0].detail, (finding,))
         return dataclasses.replace(blank, claims=tuple(claims))
     if isinstance(made, str):
-        claims.append(Check("I1 expected gradient", Verdict.COULD_NOT_RUN, made))
+        claims.append(could_not_run("I1", made))
         return dataclasses.replace(blank, claims=tuple(claims))
     return _with_ascent(blank, tuple(claims), made, question, measure_curl)
 
@@ -152,11 +152,11 @@ def _with_ascent(
     scale = max(float(row.norm()) for rows in known for row in rows.values())
     if made.sampled:
         return dataclasses.replace(report, claims=(*claims, sampled(made, question, scale)))
-    fields = [part * len(world) for part in torch.split(made.ascent, [problem.logits.numel() for problem in world])]
+    fields = [part * len(world) for part in by_problem(made.ascent, world)]
     explain = functools.partial(attribute, scale=scale, nearest=tuple(terms), exact=question.tolerance)
     rank = [int((problem.tree.allowed.sum(1) - 1).sum()) for problem in world]
     ascends = explain(torch.cat(fields), {n: torch.cat([row[n] for row in known]) for n in known[0]}, rank=sum(rank))
-    by_problem = {
+    each = {
         f"{number + 1} {problem.name}": explain(part, row, longest=2, rank=free)
         for number, (problem, part, row, free) in enumerate(zip(world, fields, known, rank, strict=True))
     }
@@ -166,13 +166,13 @@ def _with_ascent(
         first = dataclasses.replace(first, verdict=Verdict.COULD_NOT_RUN, detail=said)
     if first.verdict is Verdict.HOLDS:
         ascends = dataclasses.replace(ascends, coefficients=dict(terms), residual=first.error or 0.0, exact=True)
-        return dataclasses.replace(report, claims=(*claims, first), ascends=ascends, by_problem=by_problem)
+        return dataclasses.replace(report, claims=(*claims, first), ascends=ascends, by_problem=each)
     asked = measure_curl and not ascends.exact and question.coarsest is torch.float64
     bend = curl(question.loss, world, question.design) if asked else None
-    found = diagnose(terms, ascends, by_problem, bend, question.design)
+    found = diagnose(terms, ascends, each, bend, question.design)
     mended = dataclasses.replace(first, remedy=found.remedy)
     return dataclasses.replace(
-        report, claims=(*claims, mended), ascends=ascends, by_problem=by_problem, curl=bend, because=found.because
+        report, claims=(*claims, mended), ascends=ascends, by_problem=each, curl=bend, because=found.because
     )
 
 

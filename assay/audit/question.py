@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ class Question:
     why: str = ""
     coarsest: torch.dtype = torch.float64
 
-    @property
+    @functools.cached_property
     def stated(self) -> Float[Tensor, " D"]:
         """Return the gradient that should be ascended, meaned over the problems."""
         return objective_gradient(dict(self.terms), self.world)

@@ -15,14 +15,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from assay.audit.call import Loss, columns, derivative_by, finite, touches_logits, wanted, whole_batch
+from assay.audit.call import Loss, columns, derivative_by, finite, row_starts, touches_logits, wanted, whole_batch
 from assay.core.advantages import leave_one_out
 from assay.errors import InputError
 from assay.tree.groups import SYMMETRY_TOLERANCE, Atoms, classes_as_atoms, responses_as_atoms
 from assay.tree.world import World
 
 ALONE = 20_000
-"""Most batches to be called one by one: a few seconds."""
+"""Most batches to call one by one: a few seconds."""
 _SPREAD = 8
 
 
@@ -34,7 +34,7 @@ class LossSlopes:
         world: where the responses come from.
         problems: numbers of the problems that a batch holds a group of.
         sizes: members of each of those groups.
-        expected: how many batches will be asked for; beyond :data:`ALONE`, calls are joint where the loss allows it.
+        joint: whether to call the loss once for many batches, where it allows that.
         tolerance: largest relative difference of a joint and a lone call that still counts as none.
     """
 
@@ -45,16 +45,15 @@ class LossSlopes:
         problems: Sequence[int],
         sizes: Sequence[int],
         *,
-        expected: int = 0,
+        joint: bool = False,
         tolerance: float = SYMMETRY_TOLERANCE,
     ) -> None:
-        self.joint = expected > ALONE
-        self.checked, self.shared = 0, False
+        self.joint, self.checked = joint, 0
         self._loss, self._names, self._tolerance = loss, wanted(loss), tolerance
         self._leaf = "logits" if touches_logits(loss) else "logp"
         self._whole = whole_batch(world)
-        starts = torch.tensor([0, *(len(problem.tree.path) for problem in world)]).cumsum(0)
-        self._starts = [int(starts[number]) for number in problems]
+        starts = row_starts(world)
+        self._starts = [starts[number] for number in problems]
         self._group = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
         rest = {"adv", "group", *(("logp",) if self._leaf == "logits" else ())}
         self._columns = columns([name for name in self._names if name not in rest], self._whole, self._whole.logits)
@@ -68,7 +67,6 @@ class LossSlopes:
             alone = torch.stack([self._slope(rows[place : place + 1])[0] for place in unlike])
             if float((made[unlike] - alone).abs().max()) <= self._tolerance * float(alone.abs().max()):
                 self.checked += len(unlike)
-                self.shared = True
                 return made
             self.joint = False
         return torch.stack([self._slope(row[None])[0] for row in rows])

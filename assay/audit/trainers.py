@@ -32,7 +32,7 @@ from assay.tree.fields import FIELDS, parse_objective
 from assay.tree.groups import multisets
 from assay.tree.world import TreeProblem
 from assay.types import Policy
-from assay.verdicts import Claim, Verdict
+from assay.verdicts import Judged
 
 Step = Callable[[Sequence[Group]], Mapping[str, Tensor]]
 """Makes a trainer take one step on a group of responses to every problem, given by number, without moving a weight;
@@ -43,28 +43,23 @@ _REPEATS = 5
 
 
 @dataclass(frozen=True)
-class TrainerReport:
+class TrainerReport(Judged):
     """What an audit found out about a trainer.
 
     Attributes:
-        check: I1, with the worst parameter and the batch that weighs most there.
+        claims: one, I1, with the worst parameter and the batch that weighs most there.
         ascent: minus the expected gradient, by parameter; empty when it could not be run.
         ascends: that, in terms of known objectives; None when it could not be run.
     """
 
-    check: Check
+    claims: tuple[Check]
     ascent: Mapping[str, Tensor]
     ascends: Attribution | None
 
     @property
-    def claims(self) -> tuple[Claim, ...]:
-        """Return its one claim, as reports of losses return theirs."""
-        return (self.check,)
-
-    @property
-    def holds(self) -> bool:
-        """Return whether the trainer ascends what is declared."""
-        return self.check.verdict is Verdict.HOLDS
+    def check(self) -> Check:
+        """Return its one claim."""
+        return self.claims[0]
 
     def in_words(self) -> list[str]:
         """Return what the trainer ascends, in words and coefficients."""
@@ -73,7 +68,7 @@ class TrainerReport:
     def record(self) -> dict[str, Any]:
         """Return the report as plain values, ready for JSON."""
         return {
-            "verdict": self.check.verdict,
+            "verdict": self.verdict,
             "claims": [dataclasses.asdict(self.check)],
             "ascends": None if self.ascends is None else dataclasses.asdict(self.ascends),
             "ascent": {name: made.tolist() for name, made in self.ascent.items()},
@@ -158,7 +153,7 @@ def trainer(
     @answers("I1")
     def check() -> Check:
         made, batches = _expectation(step, policy, problems, group_size, tolerance, budget)
-        known = {name: objective_field(name, policy, problems) for name in FIELDS}
+        known = {name: objective_field(name, policy, problems) for name in (*terms, *FIELDS)}
         stated = torch.stack([value * known[name] for name, value in terms.items()]).sum(0)
         scale = max(float(row.norm()) for row in known.values())
         found.append(
@@ -174,7 +169,7 @@ def trainer(
 
     with one_thread():
         verdict = check()
-    return TrainerReport(verdict, *(found[0] if found else ({}, None)))
+    return TrainerReport((verdict,), *(found[0] if found else ({}, None)))
 
 
 def _expectation(

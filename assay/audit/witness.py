@@ -12,7 +12,6 @@ from assay.audit.expectation import Design
 from assay.audit.slopes import LossSlopes
 from assay.core.advantages import leave_one_out
 from assay.tree.groups import multisets
-from assay.tree.saved import node_prefixes
 from assay.tree.world import TreeProblem, World
 
 _SMALLEST_RESPONSES = 6
@@ -27,7 +26,7 @@ def worst_weight(made: Float[Tensor, " D"], stated: Float[Tensor, " D"], world: 
             break
         offset -= problem.logits.numel()
     row, token = divmod(offset, problem.logits.shape[1])
-    prefix = node_prefixes(problem.tree)[int(problem.tree.inner[row])]
+    prefix = problem.tree.prefixes[int(problem.tree.inner[row])]
     return (
         f"worst weight: problem {problem.name!r}, logit of token {token} after prefix {prefix}: "
         f"expected update {float(made[place]):.6g}, gradient {float(stated[place]):.6g}"

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.evidence.verify import verify_files
-from assay.verdicts import Claim, Verdict, overall
+from assay.verdicts import Claim, Judged, Verdict
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(Judged):
     """What was found out about a run.
 
     Attributes:
@@ -23,16 +23,6 @@ class Verification:
 
     directory: Path
     claims: tuple[Claim, ...]
-
-    @property
-    def verdict(self) -> Verdict:
-        """Return the verdict of all claims together."""
-        return overall(self.claims)
-
-    @property
-    def holds(self) -> bool:
-        """Return whether every claim holds."""
-        return self.verdict is Verdict.HOLDS
 
 
 def verify(directory: str | Path, *, replay: bool = False) -> Verification:

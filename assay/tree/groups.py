@@ -129,9 +129,9 @@ def multisets(atoms: int, size: int) -> tuple[Int[Tensor, "C G"], Float[Tensor, 
     return rows, float(math.factorial(size)) / repeats
 
 
-def count_batches(problems: Sequence[Atoms], sizes: Sequence[int]) -> int:
-    """Return how many batches there are, groups as multisets."""
-    return math.prod(math.comb(len(atoms.chance) + size - 1, size) for atoms, size in zip(problems, sizes, strict=True))
+def count_batches(atoms: Sequence[int], sizes: Sequence[int]) -> int:
+    """Return how many batches of one group a problem there are, groups as multisets of so many atoms."""
+    return math.prod(math.comb(count + size - 1, size) for count, size in zip(atoms, sizes, strict=True))
 
 
 def batch_moments(
@@ -158,7 +158,7 @@ def batch_moments(
         InputError: there are more batches than ``budget``, or no group is accepted.
         DependenceError: the loss depends on the order of a group, or tells apart what was said to be one class.
     """
-    count = count_batches(problems, sizes)
+    count = count_batches([len(atoms.chance) for atoms in problems], sizes)
     if count > budget:
         raise InputError(f"{count:,} batches of groups of {tuple(sizes)}: more than the budget of {budget:,}")
     if max(sizes) > LARGEST_GROUP:

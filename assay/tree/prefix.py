@@ -72,6 +72,14 @@ class PrefixTree:
         return self.token[self.path] * self.mask
 
     @property
+    def prefixes(self) -> list[list[int]]:
+        """Return the tokens of every node's prefix, in the order of the nodes."""
+        made: list[list[int]] = [[]]
+        for parent, token in zip(self.parent.tolist()[1:], self.token.tolist()[1:], strict=True):
+            made.append([*made[parent], token])
+        return made
+
+    @property
     def lengths(self) -> Int[Tensor, " M"]:
         """Return the number of tokens in each response, its end token included."""
         return self.mask.sum(1)

@@ -127,7 +127,7 @@ def read_world(path: Path) -> World:
 
 def _problem_record(problem: TreeProblem) -> dict[str, Any]:
     tree = problem.tree
-    prefixes = node_prefixes(tree)
+    prefixes = tree.prefixes
     sampler = problem.logits_sampler
     return {
         "name": problem.name,
@@ -167,7 +167,7 @@ def _read_problem(entry: SavedProblem) -> TreeProblem:
 
     tree = prefix_tree(Grammar(entry.tokens, entry.max_length, end=entry.end, allowed=follow))
     at = {prefix: row for row, prefix in enumerate(prefixes)}
-    every = node_prefixes(tree)
+    every = tree.prefixes
     rows = torch.tensor([at[tuple(every[node])] for node in tree.inner.tolist()])
     if len(rows) != len(prefixes):
         raise wrong(f"{len(prefixes)} prefixes, of which the grammar reaches {len(rows)}")
@@ -228,11 +228,3 @@ def _per_prefix(values: list[Any], rows: Tensor, name: str, wrong: Callable[[str
         raise wrong(f"{name} needs one entry a prefix")
     kind = torch.bool if isinstance(values[0], bool) else torch.float64
     return torch.tensor(values, dtype=kind)[rows]
-
-
-def node_prefixes(tree: PrefixTree) -> list[list[int]]:
-    """Return the tokens of every node's prefix, in the order of the nodes."""
-    prefixes: list[list[int]] = [[]]
-    for parent, token in zip(tree.parent.tolist()[1:], tree.token.tolist()[1:], strict=True):
-        prefixes.append([*prefixes[parent], token])
-    return prefixes

@@ -100,6 +100,11 @@ class TreeProblem:
 World = tuple[TreeProblem, ...]
 
 
+def by_problem(flat: Float[Tensor, " D"], world: World) -> tuple[Float[Tensor, " _"], ...]:
+    """Return the parts of a vector over the logits of all problems, one problem after another."""
+    return torch.split(flat, [problem.logits.numel() for problem in world])
+
+
 def default_world(*, seed: int = 0, off_policy: bool = False) -> World:
     """Return the world in which what real settings hide is visible.
 

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from backwards import NoBackward
 from torch import where
 
 from assay.audit.invariants.independence import rows_are_independent
@@ -313,16 +314,6 @@ def test_a_float_mask_numbers_and_truth_values_are_taken():
     case = {name: CASE[name] for name in ("logp", "mask")} | {"scale": 2.0}
     assert masked_inert(scaled, case, MASK.float()).verdict is Verdict.HOLDS
     assert masked_inert(lambda tokens, mask: (tokens > 3) & (mask > 0)).verdict is Verdict.HOLDS
-
-
-class NoBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.sum()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        raise ValueError("no kernel")
 
 
 def test_a_backward_that_raises_could_not_run():

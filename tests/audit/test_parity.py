@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from backwards import NoBackward
 
 from assay.audit.invariants.parity import parity
 from assay.audit.invariants.parity_cases import loss_cases
@@ -57,16 +58,6 @@ def over_the_padded_length(logp, logp_old, adv, mask):
 
 def detached(logp, logp_old, adv, mask):
     return plain(logp.detach(), logp_old, adv, mask)
-
-
-class NoBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.sum()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        raise ValueError("no kernel")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from backwards import NoBackward
 
 from assay.audit.invariants.layouts import RANKS, Layout, Rows, example_rows, lay_out, layouts, one_batch
 from assay.audit.invariants.partition import REMEDIES, accumulated, partition
@@ -67,16 +68,6 @@ def test_a_declared_scale_counts():
     made = partition(accumulated(token_mean), declared=2 * declared)
     assert made.verdict is Verdict.DISAGREES
     assert "(every entry is 0.5 times as large)" in made.findings[0]
-
-
-class NoBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.sum()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        raise ValueError("no kernel")
 
 
 def by_order(window):

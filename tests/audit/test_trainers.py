@@ -278,3 +278,14 @@ def test_an_objective_field_is_the_derivative_of_expected_reward():
         weight[1, 3] -= 2 * step
         behind = expected_reward()
     assert float(made["head.weight"][1, 3]) == pytest.approx((ahead - behind) / (2 * step), rel=1e-6)
+
+
+@pytest.mark.parametrize("objective", ["log_reward", "arcsin_reward", "pass_at_2", "surrogate"])
+def test_every_objective_that_can_be_written_can_be_asked(objective):
+    """Each is a function of the expected reward: on one problem of rewards 0 and 1 a multiple of its gradient."""
+    policy = tiny()
+    problems = places(policy)
+    made = trainer(loop(policy, problems, beta=0.0), policy, problems, objective=objective)
+    p = float((problems[0].problem.sampler_logp.exp() * problems[0].problem.reward).sum())
+    factor = {"log_reward": 1 / p, "arcsin_reward": (p * (1 - p)) ** -0.5, "pass_at_2": 2 * (1 - p), "surrogate": 1.0}
+    assert made.check.error == pytest.approx(abs(1 / factor[objective] - 1), abs=1e-9)

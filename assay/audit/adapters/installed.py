@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
-import inspect
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from torch import Tensor
 
-from assay.audit.call import Loss
 from assay.audit.check import SubjectError
 from assay.errors import ConfigError
 
@@ -60,6 +57,19 @@ def require(library: str, version: str, remedy: str) -> dict[str, str]:
 
 
 @contextmanager
+def quiet() -> Iterator[None]:
+    """Silence warnings and log lines of a library."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+@contextmanager
 def quiet_import(library: str, remedy: str) -> Iterator[None]:
     """Import a library without its warnings and log lines.
 
@@ -70,16 +80,11 @@ def quiet_import(library: str, remedy: str) -> Iterator[None]:
     Raises:
         SubjectError: the import fails.
     """
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             yield
     except (Exception, SystemExit) as error:  # someone else's module: whatever importing it raises is why it failed
         raise SubjectError(f"{library} cannot be imported ({type(error).__name__}: {error}): {remedy}") from error
-    finally:
-        logging.disable(disabled)
 
 
 def settings_in_force(
@@ -102,17 +107,6 @@ def settings_in_force(
         if not options[name].live(made):
             raise ConfigError(f"{subject}, --set {name}={text}: it is not read without {options[name].needs}")
     return made
-
-
-def asking_for(names: Sequence[str], loss: Callable[[dict[str, Tensor]], Tensor]) -> Loss:
-    """Return a loss that asks for these parameters by name and gets them as one dictionary."""
-
-    def named(**given: Tensor) -> Tensor:
-        return loss(given)
-
-    kind = inspect.Parameter.KEYWORD_ONLY
-    named.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
-    return named
 
 
 def _read(subject: str, name: str, text: str, options: Mapping[str, Option]) -> Any:

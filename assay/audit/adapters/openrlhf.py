@@ -19,12 +19,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from assay.audit.adapters.installed import Settings, asking_for, quiet_import, require, settings_in_force
+from assay.audit.adapters.installed import Settings, quiet_import, require, settings_in_force
 from assay.audit.adapters.openrlhf_settings import ESTIMATORS, OPTIONS, kl_in_reward, objective, parsed, tolerance
 from assay.audit.adapters.openrlhf_stubs import PACKAGES, stubs
-from assay.audit.call import Loss
+from assay.audit.call import Loss, asking_for
 from assay.audit.check import SubjectError
 from assay.audit.subjects import Maker, Subject
+from assay.core.full_vocabulary import token_entropy
 from assay.errors import ConfigError
 
 SUPPORTED = "0.11.2"
@@ -163,16 +164,10 @@ def _loss(library: OpenRLHF, settings: Settings) -> Loss:
         chosen = given["mask"] > 0
         masked = {name: given[name].masked_fill(~chosen, 0.0) for name in MASKED}
         rows = Rows(**masked, reward=given["reward"], mask=chosen, group=given["group"])
-        return _batch_loss(library, settings, rows, given["adv"], _entropy(given.get("logits")))
+        entropy = token_entropy(given["logits"], chosen) if "logits" in given else None
+        return _batch_loss(library, settings, rows, given["adv"], entropy)
 
     return asking_for((*NAMES, "logits") if settings["actor.entropy_coef"] else NAMES, loss)
-
-
-def _entropy(logits: Float[Tensor, "B T V"] | None) -> Float[Tensor, "B T"] | None:
-    if logits is None:
-        return None
-    logp = logits.log_softmax(-1)
-    return -(logp.exp() * logp).sum(-1)
 
 
 def _batch_loss(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
-from jaxtyping import Float, Int
 from torch import Tensor
 
-from assay.audit.call import Loss
+from assay.audit.call import Loss, asking_for
 from assay.audit.subjects import Maker, Subject
 from assay.core.algorithms import ALGORITHMS
 from assay.core.estimands import estimand, objective
@@ -36,39 +37,15 @@ def subject(algorithm: Algorithm, given: Mapping[str, str]) -> Subject:
 
 def _loss(algorithm: Algorithm, settings: Settings) -> Loss:
     """Return the loss of one batch, at the narrowest boundary that the settings need."""
+    names = [entry.name for entry in dataclasses.fields(Rows)]
+    if not algorithm.needs_logits(settings):
+        names = [name for name in names if not name.startswith("logits")]
 
-    def of_rows(rows: Rows) -> Tensor:
-        return loss(algorithm, settings, prepare(algorithm, settings, rows))
+    def of_batch(given: dict[str, Tensor]) -> Tensor:
+        columns: dict[str, Any] = {**given, "mask": given["mask"] != 0}
+        return loss(algorithm, settings, prepare(algorithm, settings, Rows(**columns)))
 
-    def from_logp(
-        logp: Float[Tensor, "B T"],
-        logp_old: Float[Tensor, "B T"],
-        logp_ref: Float[Tensor, "B T"],
-        logp_sampler: Float[Tensor, "B T"],
-        mask: Float[Tensor, "B T"],
-        reward: Float[Tensor, " B"],
-        group: Int[Tensor, " B"],
-        tokens: Int[Tensor, "B T"],
-    ) -> Tensor:
-        return of_rows(Rows(logp, logp_old, logp_ref, logp_sampler, mask != 0, reward, group, tokens))
-
-    def from_logits(
-        logp: Float[Tensor, "B T"],
-        logp_old: Float[Tensor, "B T"],
-        logp_ref: Float[Tensor, "B T"],
-        logp_sampler: Float[Tensor, "B T"],
-        mask: Float[Tensor, "B T"],
-        reward: Float[Tensor, " B"],
-        group: Int[Tensor, " B"],
-        tokens: Int[Tensor, "B T"],
-        logits: Float[Tensor, "B T V"],
-        logits_ref: Float[Tensor, "B T V"],
-    ) -> Tensor:
-        return of_rows(
-            Rows(logp, logp_old, logp_ref, logp_sampler, mask != 0, reward, group, tokens, logits, logits_ref)
-        )
-
-    return from_logits if algorithm.needs_logits(settings) else from_logp
+    return asking_for(names, of_batch)
 
 
 def _maker(algorithm: Algorithm) -> Maker:

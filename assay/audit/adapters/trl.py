@@ -9,7 +9,6 @@ a table of log-probabilities, so that both run on the audit's tensors. What TRL'
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 from collections.abc import Iterable, Mapping
@@ -20,9 +19,10 @@ from torch import Tensor
 
 from assay.audit.adapters.trl_settings import in_force, objective, trl_class, trl_config, trl_versions
 from assay.audit.adapters.trl_stand_in import Library, Rollout, laid_out, stand_in
-from assay.audit.call import Loss
+from assay.audit.call import Loss, asking_for
 from assay.audit.check import SubjectError
 from assay.audit.subjects import Maker, Subject
+from assay.core.full_vocabulary import token_entropy
 
 MOST_MICRO_BATCHES = 100
 READS = ("logp", "logp_old", "logp_ref", "logp_sampler", "reward", "mask", "group", "truncated")
@@ -74,19 +74,15 @@ def _loss(library: Library) -> Loss:
     quantile = getattr(library.config, "top_entropy_quantile", 1.0)
     reads_entropy = quantile < 1 or getattr(library.config, "entropy_coef", 0.0) != 0
 
-    def loss(**given: Tensor) -> Tensor:
-        entropy = _entropy(given["logits"], quantile) if reads_entropy else torch.zeros_like(given["mask"])
+    def loss(given: dict[str, Tensor]) -> Tensor:
+        entropy = _entropy(given, quantile) if reads_entropy else torch.zeros_like(given["mask"])
         return _window(library, laid_out(given, entropy))
 
-    kind = inspect.Parameter.KEYWORD_ONLY
-    names = (*READS, "logits") if reads_entropy else READS
-    loss.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
-    return loss
+    return asking_for((*READS, "logits") if reads_entropy else READS, loss)
 
 
-def _entropy(logits: Float[Tensor, "B T V"], quantile: float) -> Float[Tensor, "B T"]:
-    every = logits.log_softmax(-1)
-    entropy = -(every.exp() * every).sum(-1)
+def _entropy(given: dict[str, Tensor], quantile: float) -> Float[Tensor, "B T"]:
+    entropy = token_entropy(given["logits"], given["mask"] > 0)
     if quantile < 1:  # float32 as TRL's head returns them and its quantile takes them; the gradient stays
         entropy = entropy + (entropy.float().double() - entropy).detach()
     return entropy

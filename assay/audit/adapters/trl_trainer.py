@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import logging
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from assay.audit.adapters.installed import quiet
 from assay.audit.adapters.tiny_gpt2 import WORDS, CausalLM, tiny_models, tiny_tokenizer, word_ids
 from assay.audit.adapters.trl_settings import in_force, objective, trl_class, trl_config, trl_versions
 from assay.audit.call import Group
@@ -137,14 +136,10 @@ def _quiet() -> Iterator[None]:
     """Silence warnings, log lines and progress bars of the libraries."""
     bars = importlib.import_module("transformers.utils.logging")
     bars.disable_progress_bar()
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             yield
     finally:
-        logging.disable(disabled)
         bars.enable_progress_bar()
 
 

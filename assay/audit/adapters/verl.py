@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from assay.audit.adapters.installed import Settings, asking_for, quiet_import, require, settings_in_force
+from assay.audit.adapters.installed import Settings, quiet_import, require, settings_in_force
 from assay.audit.adapters.verl_batch import NAMES, Verl, batch_loss, rows_of
 from assay.audit.adapters.verl_settings import (
     ACTOR,
@@ -20,7 +20,7 @@ from assay.audit.adapters.verl_settings import (
     POLICY_LOSS,
     objective,
 )
-from assay.audit.call import Loss
+from assay.audit.call import Loss, asking_for
 from assay.audit.check import TOLERANCE
 from assay.audit.subjects import Maker, Subject
 from assay.errors import ConfigError

@@ -26,6 +26,7 @@ from assay.audit.invariants.resume import resume, same_state
 from assay.audit.invariants.scoring import scorer_agrees, statistic_agrees
 from assay.audit.invariants.seeds import seeds
 from assay.audit.invariants.verifiers import verifier
+from assay.errors import InputError
 
 CHECKS: dict[str, tuple[Callable[..., Check], ...]] = {
     "I1": (expected_gradient,),
@@ -46,8 +47,15 @@ CHECKS: dict[str, tuple[Callable[..., Check], ...]] = {
 """The checks of each invariant; its number alone stands for the first."""
 
 
-def find_check(name: str) -> Callable[..., Check] | None:
-    """Return the check of a name such as ``"masked_inert"``, or the first of a number such as ``"I3"``."""
-    if name in CHECKS:
-        return CHECKS[name][0]
-    return next((check for checks in CHECKS.values() for check in checks if check.__name__ == name), None)
+def find_check(name: str) -> Callable[..., Check]:
+    """Return the check of a name such as ``"masked_inert"``, or the first of a number such as ``"I3"``.
+
+    Raises:
+        InputError: there is none.
+    """
+    every = {check.__name__: check for checks in CHECKS.values() for check in checks}
+    found = CHECKS[name][0] if name in CHECKS else every.get(name)
+    if found is None:
+        known = ", ".join(f"{number} {check.__name__}" for number, checks in CHECKS.items() for check in checks)
+        raise InputError(f"invariant {name!r}: expected one of {known}")
+    return found

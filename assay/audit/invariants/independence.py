@@ -12,7 +12,7 @@ from torch import Tensor
 
 from assay.audit.check import TOLERANCE, Check, SubjectError, answers, foreign, relative_gap, verdict_of
 from assay.audit.invariants.findings import few, told_apart
-from assay.audit.invariants.returned import numbers_of
+from assay.audit.invariants.readings import numbers_of
 from assay.audit.precision import Precisions, tolerance_for
 
 

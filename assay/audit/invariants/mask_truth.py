@@ -11,7 +11,7 @@ from torch import Tensor
 
 from assay.audit.check import Check, SubjectError, answers, foreign, verdict_of
 from assay.audit.invariants.findings import few
-from assay.audit.invariants.returned import numbers_of
+from assay.audit.invariants.readings import numbers_of
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from assay.audit.check import SubjectError, derivative, foreign, relative_gap
 from assay.audit.invariants.findings import told_apart
-from assay.audit.invariants.returned import numbers_of
+from assay.audit.invariants.readings import numbers_of
 
 Arguments = dict[str, Any]
 """What a function is called with, by parameter name; what is no tensor is handed over as it is."""

@@ -28,7 +28,7 @@ from assay.audit.check import (
 from assay.audit.invariants.byname import call_by_name
 from assay.audit.invariants.findings import few, told_apart
 from assay.audit.invariants.parity_cases import Inputs, loss_cases
-from assay.audit.invariants.returned import numbers_of
+from assay.audit.invariants.readings import numbers_of
 from assay.audit.precision import Precisions, tolerance_for
 
 _BY = "gradient by "

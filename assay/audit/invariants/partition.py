@@ -21,7 +21,7 @@ from assay.audit.check import (
 )
 from assay.audit.invariants.findings import few
 from assay.audit.invariants.layouts import Layout, MicroBatch, Rows, Window, example_rows, lay_out, layouts, one_batch
-from assay.audit.invariants.returned import numbers_of
+from assay.audit.invariants.readings import numbers_of
 from assay.audit.precision import Precisions, tolerance_for
 
 Update = Callable[[Window], Tensor]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -56,6 +57,24 @@ def tensor_of(what: str, made: Any, shape: tuple[int, ...]) -> Float[Tensor, "*s
         raise SubjectError(f"{what} returned {_form(made)}; need a tensor of real numbers of shape {tuple(shape)}")
     values: Tensor = foreign(f"reading what {what} returned", lambda: made.detach().double().cpu().clone())
     return values
+
+
+def numbers_of(what: str, made: Any) -> Tensor:
+    """Return a tensor of someone's code in float64, dense and on the CPU, on the graph that it came with.
+
+    Args:
+        what: who returned it, such as ``"the update"``.
+        made: what it returned.
+
+    Raises:
+        SubjectError: it is no tensor, holds complex numbers, or cannot be read.
+    """
+    if not isinstance(made, Tensor):
+        raise SubjectError(f"{what} returned {type(made).__name__}; it must return a tensor")
+    if made.is_complex():
+        raise SubjectError(f"{what} returned complex numbers; it must return real ones")
+    read: Tensor = foreign(f"reading what {what} returned", lambda: made.to_dense().cpu().to(torch.float64))
+    return read
 
 
 def _form(made: Any) -> str:
