@@ -118,11 +118,9 @@ def entries() -> Iterator[Entry]:
     cases.append(("rloo", {"entropy": str(BETA)}, f"reward + {BETA}*entropy"))
     for name, settings, objective in cases:
         for off_policy in (False, True):
-            world, bend = atlas_world(off_policy=off_policy), None
+            world, subject = atlas_world(off_policy=off_policy), SUBJECTS[f"assay.{name}"](settings)
+            bend = _asymmetry(subject.loss, world, SIZES[0])
             for size in SIZES:
-                subject = SUBJECTS[f"assay.{name}"](settings)
-                if bend is None:
-                    bend = _asymmetry(subject.loss, world, size)
                 yield _entry(name, subject, settings, objective, world, size, off_policy, bend)
 
 

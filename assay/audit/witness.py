@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -11,7 +13,6 @@ from assay.audit.check import SubjectError
 from assay.audit.expectation import Design
 from assay.audit.slopes import LossSlopes
 from assay.core.advantages import leave_one_out
-from assay.tree.groups import multisets
 from assay.tree.world import TreeProblem, World
 
 _SMALLEST_RESPONSES = 6
@@ -45,12 +46,13 @@ def smallest_witness(loss: Loss, world: World, design: Design, terms: dict[str, 
     number = 0 if design.sizes[0] > 1 else 1
     problem, size = world[number], design.sizes[number]
     by_length = problem.drawn[problem.tree.lengths[problem.drawn].argsort(stable=True)][:_SMALLEST_RESPONSES]
-    for rows in multisets(len(by_length), size)[0]:
-        members = by_length[rows]
-        if len(set(members.tolist())) < 2:
+    slopes = LossSlopes(loss, world, [number], [size])
+    for rows in itertools.combinations_with_replacement(range(len(by_length)), size):
+        if len(set(rows)) < 2:
             continue
+        members = by_length[list(rows)]
         try:
-            push = -LossSlopes(loss, world, [number], [size])([members[None]])[0]
+            push = -slopes([members[None]])[0]
         except SubjectError:
             continue  # it refuses this group; the audit saw others
         expected = _leave_one_out_push(problem, members, terms)
