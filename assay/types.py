@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -84,3 +84,48 @@ class Rollout:
     response: Int[Tensor, "B T"]
     group: Int[Tensor, " B"]
     logp: Float[Tensor, "B T"]
+
+
+Message = Mapping[str, str]
+"""One turn of a chat: ``role`` and ``content``."""
+
+
+@dataclass(frozen=True)
+class TextProblem:
+    """What a language model is asked.
+
+    Attributes:
+        number: its row in the data, and with it the address of its random numbers.
+        prompt: plain text, or the turns of a chat.
+        answer: the right answer as the data writes it; None where it has none.
+        columns: everything else that its row holds, handed to the reward function.
+    """
+
+    number: int
+    prompt: str | tuple[Message, ...]
+    answer: str | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Response:
+    """What a language model answered.
+
+    Attributes:
+        tokens: as sampled, the one that ended it included.
+        text: decoded, without special tokens and without the string that ended it.
+        truncated: whether it was cut off at the longest length, and not ended by the model.
+    """
+
+    tokens: tuple[int, ...]
+    text: str
+    truncated: bool = False
+
+
+@runtime_checkable
+class Grader(Protocol):
+    """What scores responses."""
+
+    def __call__(self, problems: Sequence[TextProblem], responses: Sequence[Response], /) -> list[Outcome]:
+        """Return the outcome of each response to the problem in the same row."""
+        ...

@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import audit_tables
+import recipe_tables
 
 import assay
 from assay.audit.atlas import atlas
@@ -180,6 +181,15 @@ class AuditTable(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines))
 
 
+class RecipeTable(SphinxDirective):
+    """One of the tables of ``recipe_tables``, named by the argument."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        return self.parse_text_to_nodes("\n".join(getattr(recipe_tables, f"{self.arguments[0]}_table")()))
+
+
 @functools.cache
 def the_atlas() -> dict[str, Any]:
     """Return the atlas, enumerated once a build."""
@@ -188,7 +198,7 @@ def the_atlas() -> dict[str, Any]:
 
 def pages_from_code(*arguments: Any) -> list[str]:
     """Return the pages to build each time: their tables come from code that may have changed."""
-    return ["atlas", "peers", "verdicts", "api"]
+    return ["atlas", "peers", "recipe", "verdicts", "api"]
 
 
 def write_atlas(app: Sphinx, error: Exception | None) -> None:
@@ -231,6 +241,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("settings-table", SettingsTable)
     app.add_directive("cli-help", CommandHelp)
     app.add_directive("audit-table", AuditTable)
+    app.add_directive("recipe-table", RecipeTable)
     app.connect("env-get-outdated", pages_from_code)
     app.connect("build-finished", write_atlas)
     app.connect("env-check-consistency", check_public_names)

@@ -38,8 +38,11 @@ class Rows:
         reward: of each response; NaN where it could not be scored.
         group: the group each response belongs to.
         tokens: of the responses; needed where equal responses are to be recognised.
-        logits: of the policy along each response, ``[B, T, V]``; needed by an exact KL and an entropy bonus.
-        logits_ref: of the reference; needed by an exact KL.
+        logits: of the policy along each response, ``[B, T, V]``; needed by an exact KL and an entropy bonus, unless
+            those are given.
+        logits_ref: of the reference; needed by an exact KL, unless it is given.
+        entropy: of the policy's next-token distribution before each token, with gradient, 0 where masked.
+        token_kl: the exact KL(policy ‖ reference) of that distribution, likewise.
     """
 
     logp: Float[Tensor, "B T"]
@@ -52,6 +55,8 @@ class Rows:
     tokens: Int[Tensor, "B T"] | None = None
     logits: Float[Tensor, "B T V"] | None = None
     logits_ref: Float[Tensor, "B T V"] | None = None
+    entropy: Float[Tensor, "B T"] | None = None
+    token_kl: Float[Tensor, "B T"] | None = None
 
     def take(self, index: Int[Tensor, " R"]) -> Rows:
         """Return some rows in some order."""
@@ -185,7 +190,7 @@ def loss(algorithm: Algorithm, settings: Settings, part: Prepared) -> Float[Tens
     terms = algorithm.terms(rows, part.adv, settings)
     weights = algorithm.weights.make(rows, part.totals, settings)
     if settings.entropy:
-        terms = terms + settings.entropy * full_vocabulary.token_entropy(_given(rows.logits), rows.mask)
+        terms = terms + settings.entropy * _entropy(rows)
     if settings.kl in ("none", "reward", "reward_to_go"):
         return weighted_loss(terms, weights)
     penalty = -settings.beta * _penalty(settings.kl, rows)
@@ -219,11 +224,9 @@ def _staying(settings: Settings, rows: Rows, least: int) -> Bool[Tensor, " B"]:
 def _penalty(placement: str, rows: Rows) -> Float[Tensor, "B T"]:
     """Return the KL terms of a placement in the loss; those of a whole response stand at its last token."""
     if placement == "exact_token_loss":
-        return full_vocabulary.token_kl(_given(rows.logits), _given(rows.logits_ref), rows.mask)
+        return _token_kl(rows)
     if placement == "exact_sequence_loss":
-        return full_vocabulary.sequence_kl_terms(
-            _given(rows.logits), _given(rows.logits_ref), rows.logp, rows.logp_sampler, rows.mask
-        )
+        return full_vocabulary.sequence_kl_terms(_token_kl(rows), rows.logp, rows.logp_sampler, rows.mask)
     token = log_ratio_to_reference(rows)
     if placement.endswith("_sequence_loss"):
         ratio = ratios.sequence_ratio(rows.logp, rows.logp_sampler, rows.mask)[:, 0]
@@ -241,6 +244,18 @@ def _estimator(name: str, log_ratio: Tensor, ratio: Tensor) -> Tensor:
         "k3_k2": lambda: kl.straight_through(kl.k3(log_ratio), kl.k2(log_ratio)),
     }
     return made[name]()
+
+
+def _entropy(rows: Rows) -> Float[Tensor, "B T"]:
+    if rows.entropy is not None:
+        return masked(rows.entropy, rows.mask)
+    return full_vocabulary.token_entropy(_given(rows.logits), rows.mask)
+
+
+def _token_kl(rows: Rows) -> Float[Tensor, "B T"]:
+    if rows.token_kl is not None:
+        return masked(rows.token_kl, rows.mask)
+    return full_vocabulary.token_kl(_given(rows.logits), _given(rows.logits_ref), rows.mask)
 
 
 def _given(logits: Float[Tensor, "B T V"] | None) -> Float[Tensor, "B T V"]:

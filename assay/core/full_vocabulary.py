@@ -32,8 +32,7 @@ def token_kl(
 
 
 def sequence_kl_terms(
-    logits: Float[Tensor, "B T V"],
-    logits_ref: Float[Tensor, "B T V"],
+    token_kl: Float[Tensor, "B T"],
     logp: Float[Tensor, "B T"],
     logp_old: Float[Tensor, "B T"],
     mask: Bool[Tensor, "B T"],
@@ -50,13 +49,12 @@ def sequence_kl_terms(
     reward it can be worse: where reward and log-ratio rise together, the noise of k1 cancels a part of the reward's.
 
     Args:
-        logits: of the policy along each response.
-        logits_ref: of the reference.
+        token_kl: exact KL before each token, with gradient, as :func:`token_kl` gives it.
         logp: of each sampled token under the policy, with gradient.
         logp_old: the same under the policy that drew them.
         mask: true at the tokens that the policy chose.
     """
-    return prefix_ratio(logp, logp_old, mask) * token_kl(logits, logits_ref, mask)
+    return prefix_ratio(logp, logp_old, mask) * masked(token_kl, mask)
 
 
 def token_entropy(logits: Float[Tensor, "B T V"], mask: Bool[Tensor, "B T"]) -> Float[Tensor, "B T"]:

@@ -17,6 +17,8 @@ from assay.errors import AssayError, EvidenceError, RunError
 
 SIZE_LIMIT = 2**28
 """Largest file that is read whole, in bytes."""
+LINE_LIMIT = 2**26
+"""Longest line of a file that is read line by line, in bytes."""
 
 
 def oddity(path: Path) -> str | None:
@@ -29,6 +31,29 @@ def oddity(path: Path) -> str | None:
     if stat.S_ISLNK(mode):
         return "is a symbolic link; a run holds regular files only"
     return None if stat.S_ISREG(mode) else "is not a regular file"
+
+
+def entries(place: Path, *, depth: int = 1) -> dict[str, Path]:
+    """Return what lies in a directory, by relative name with ``/``; links are listed and not followed.
+
+    Args:
+        place: the directory.
+        depth: levels that are looked into. A directory that is empty or at the last level is an entry itself.
+
+    Raises:
+        OSError: a directory cannot be read.
+    """
+    found: dict[str, Path] = {}
+    waiting = [("", place)]
+    while waiting:
+        prefix, folder = waiting.pop()
+        for path in folder.iterdir():
+            name = prefix + path.name
+            if name.count("/") + 1 < depth and stat.S_ISDIR(path.lstat().st_mode) and any(path.iterdir()):
+                waiting.append((f"{name}/", path))
+            else:
+                found[name] = path
+    return found
 
 
 def read_regular(path: Path) -> bytes:
@@ -56,7 +81,7 @@ def read_json(path: Path) -> Any:
             not agree on its value), or holds a number that is not finite.
         RunError: it is missing or cannot be read.
     """
-    return _parse(path, _loads)
+    return _parse(path, parse_json)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -67,16 +92,29 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Read a file of one JSON object a line; raises as :func:`read_json`, naming the line."""
-    rows = []
-    for number, line in enumerate(_parse(path, _lines), 1):
-        try:
-            row = _loads(line)
-        except (ValueError, RecursionError) as error:
-            raise EvidenceError(f"{path}: line {number} is not JSON ({error})") from error
-        if not isinstance(row, dict):
-            raise EvidenceError(f"{path}: line {number} is not a JSON object")
-        rows.append(row)
-    return rows
+    return [_row(path, number, line) for number, line in enumerate(_parse(path, _lines), 1)]
+
+
+def each_row(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file of one JSON object a line, of any size, one line in memory at a time.
+
+    Raises:
+        EvidenceError: as :func:`read_json`, naming the line; or a line is longer than ``LINE_LIMIT``.
+        RunError: it is missing or cannot be read.
+    """
+    number = 0
+    try:
+        if odd := oddity(path):
+            raise EvidenceError(f"{path}: {odd}; not opened")
+        with path.open("rb") as file:
+            while line := file.readline(LINE_LIMIT):
+                number += 1
+                if not line.endswith(b"\n"):
+                    what = "is cut short" if len(line) < LINE_LIMIT else f"is longer than {LINE_LIMIT >> 20} MiB"
+                    raise EvidenceError(f"{path}: line {number} {what}")
+                yield _row(path, number, line)
+    except OSError as error:
+        raise RunError(f"{path}: cannot read ({error.strerror}); check the path and its permissions") from error
 
 
 @contextmanager
@@ -122,6 +160,16 @@ def _parse(path: Path, parse: Callable[[str], Any]) -> Any:
         raise EvidenceError(f"{path}: cannot be parsed ({error})") from error
 
 
+def _row(path: Path, number: int, line: str | bytes) -> dict[str, Any]:
+    try:
+        row = parse_json(line if isinstance(line, str) else line.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise EvidenceError(f"{path}: line {number} is not JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise EvidenceError(f"{path}: line {number} is not a JSON object")
+    return row
+
+
 def _lines(text: str) -> list[str]:
     *lines, rest = text.split("\n")
     if rest:
@@ -129,7 +177,12 @@ def _lines(text: str) -> list[str]:
     return lines
 
 
-def _loads(text: str) -> Any:
+def parse_json(text: str) -> Any:
+    """Parse JSON text; a name that occurs twice in an object and a number that is not finite are refused.
+
+    Raises:
+        ValueError, RecursionError: it is not such JSON.
+    """
     return json.loads(text, parse_float=_finite, parse_constant=_finite, object_pairs_hook=_unique)
 
 

@@ -7,6 +7,8 @@ SLSA provenance v1 predicate, and adds when the run started and finished.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,9 @@ BOUND = (
     "results.json",
 )
 """The files that the manifest binds together. None of them holds a clock."""
-FILES = (*BOUND, "timing.jsonl", MANIFEST, PROVENANCE, "report.html")
+UNBOUND = ("timing.jsonl", MANIFEST, PROVENANCE, "report.html")
+"""What else a finished run holds, beside ``SHA256SUMS``: evidence, and what holds a clock."""
+FILES = (*BOUND, *UNBOUND)
 """Every file of a finished run but ``SHA256SUMS`` itself."""
 
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
@@ -33,22 +37,62 @@ BUILD_TYPE = "assay:train/v1"
 INPUTS = ("config.toml", "data.json", "environment.json")
 
 
-def build_manifest(directory: Path, environment: dict[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Contents:
+    """What a run of one format holds.
+
+    Attributes:
+        format: name and version of the format.
+        build_type: what the provenance calls the training that made it.
+        inputs: the bound files that training was given.
+        bound: every file that the manifest binds, the inputs included.
+    """
+
+    format: str
+    build_type: str
+    inputs: tuple[str, ...]
+    bound: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return every file of a finished run but ``SHA256SUMS`` itself."""
+        return (*self.bound, *UNBOUND)
+
+
+SEED = Contents(FORMAT, BUILD_TYPE, INPUTS, BOUND)
+"""A run of the seed experiment."""
+
+
+def build_manifest(
+    directory: Path,
+    environment: dict[str, Any],
+    contents: Contents = SEED,
+    *,
+    digest: Callable[[Path], str] = file_digest,
+) -> dict[str, Any]:
     """Return the manifest of a finished run.
 
     Args:
-        directory: holds every file of ``BOUND``.
+        directory: holds every bound file.
         environment: the content of ``environment.json``; its ``source`` is the digest of the package.
+        contents: what the run holds.
+        digest: of a file, as hex.
     """
     return {
-        "format": FORMAT,
+        "format": contents.format,
         "source": environment["source"],
-        "files": {name: file_digest(directory / name) for name in BOUND},
+        "files": {name: digest(directory / name) for name in contents.bound},
     }
 
 
 def build_provenance(
-    manifest: dict[str, Any], config: dict[str, Any], environment: dict[str, Any], *, started: str, finished: str
+    manifest: dict[str, Any],
+    config: dict[str, Any],
+    environment: dict[str, Any],
+    contents: Contents = SEED,
+    *,
+    started: str,
+    finished: str,
 ) -> dict[str, Any]:
     """Return the in-toto statement of a finished run.
 
@@ -56,6 +100,7 @@ def build_provenance(
         manifest: from :func:`build_manifest`.
         config: every setting of the run.
         environment: the content of ``environment.json``.
+        contents: what the run holds.
         started: RFC 3339 time.
         finished: RFC 3339 time.
     """
@@ -70,16 +115,16 @@ def build_provenance(
     ]
     return {
         "_type": STATEMENT_TYPE,
-        "subject": [artefact(name) for name in files if name not in INPUTS],
+        "subject": [artefact(name) for name in files if name not in contents.inputs],
         "predicateType": PREDICATE_TYPE,
         "predicate": {
             "buildDefinition": {
-                "buildType": BUILD_TYPE,
+                "buildType": contents.build_type,
                 "externalParameters": config,
                 "internalParameters": {key: value for key, value in environment.items() if key != "packages"},
                 "resolvedDependencies": [
                     {"name": "assay source", "uri": "assay:source", "digest": {"sha256": manifest["source"]}},
-                    *(artefact(name) for name in INPUTS),
+                    *(artefact(name) for name in contents.inputs),
                     *packages,
                 ],
             },

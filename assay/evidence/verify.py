@@ -8,28 +8,45 @@ reference never changed. Whether the numbers follow from the weights is a third 
 
 from __future__ import annotations
 
-import json
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from assay.errors import EvidenceError, RunError
 from assay.evidence import sums
-from assay.evidence.files import entries_of, local, read_json, read_rows, read_toml, resume_command
+from assay.evidence.binding import check_manifest, check_provenance
+from assay.evidence.digest import file_digest
+from assay.evidence.files import entries, entries_of, local, oddity, read_json, read_rows, read_toml, resume_command
 from assay.evidence.history import check_history
-from assay.evidence.manifest import (
-    BOUND,
-    FILES,
-    FORMAT,
-    INPUTS,
-    MANIFEST,
-    PREDICATE_TYPE,
-    PROVENANCE,
-    STATEMENT_TYPE,
-    build_manifest,
-    build_provenance,
-)
+from assay.evidence.language import contents as language
+from assay.evidence.language.data import check_data
+from assay.evidence.language.history import check_language_history
+from assay.evidence.language.samples import check_samples
+from assay.evidence.language.weights import check_digests, check_weights
+from assay.evidence.manifest import MANIFEST, PROVENANCE, SEED, Contents
 from assay.verdicts import Claim, Verdict
+
+Digest = Callable[[Path], str]
+Check = tuple[Callable[[Path], list[str]], tuple[str, ...]]
+"""What returns findings, and the files without which it is not asked."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the runs of one format are checked.
+
+    Attributes:
+        contents: what a run must hold, given what lies in its directory.
+        depth: levels of directories that it may have.
+        checks: beside those of the manifest and the provenance.
+        words: what holds when nothing is found.
+    """
+
+    contents: Callable[[Path], Contents]
+    depth: int
+    checks: tuple[Check, ...]
+    words: str
 
 
 def verify_files(directory: str | Path) -> list[Claim]:
@@ -43,18 +60,34 @@ def verify_files(directory: str | Path) -> list[Claim]:
         raise RunError(f"{place}: no such run directory; check the path")
     if not (place / "config.toml").exists() and not (place / sums.NAME).exists():
         raise RunError(f"{place}: not a run directory (neither config.toml nor {sums.NAME} in it); check the path")
+    digest = functools.cache(file_digest)  # of one file once, however many claims ask
     try:
-        return [_intact(place), _complete(place)]
+        kind = _kind_of(place)
+        return [_intact(place, kind, digest), _complete(place, kind, digest)]
     except RunError:
         raise
     except OSError as error:
         raise RunError(f"{error.filename or place}: cannot read ({error.strerror}); check its permissions") from error
 
 
-def _intact(place: Path) -> Claim:
+def _kind_of(place: Path) -> Kind:
+    """Return how a run is checked: by the settings it was trained with, or by its manifest where they are damaged."""
+    try:
+        return LANGUAGE_KIND if "model" in read_toml(place / "config.toml") else SEED_KIND
+    except (EvidenceError, RunError):
+        pass
+    try:
+        manifest = read_json(place / MANIFEST)
+    except (EvidenceError, RunError):
+        return SEED_KIND
+    named = isinstance(manifest, dict) and manifest.get("format") == language.FORMAT
+    return LANGUAGE_KIND if named else SEED_KIND
+
+
+def _intact(place: Path, kind: Kind, digest: Digest) -> Claim:
     if not (place / sums.NAME).exists():
         return Claim("intact", *_unsealed(place))
-    findings = sums.check_sums(place)
+    findings = sums.check_sums(place, depth=kind.depth, digest=digest)
     if findings:
         return Claim("intact", Verdict.DISAGREES, f"{len(findings)} difference(s) from {sums.NAME}", tuple(findings))
     return Claim("intact", Verdict.HOLDS, f"every file has the sha256 in {sums.NAME}, none added, none missing")
@@ -69,14 +102,19 @@ def _unsealed(place: Path) -> tuple[Verdict, str, tuple[str, ...]]:
     return Verdict.COULD_NOT_RUN, f"the run has not finished; continue it with: {resume_command(place)}", ()
 
 
-def _complete(place: Path) -> Claim:
-    missing = [name for name in FILES if not (place / name).is_file() or (place / name).is_symlink()]
+def _complete(place: Path, kind: Kind, digest: Digest) -> Claim:
+    contents, present = kind.contents(place), entries(place, depth=kind.depth)
+    missing = [name for name in contents.files if name not in present or oddity(present[name])]
     if missing and not (place / sums.NAME).exists() and not (place / MANIFEST).exists():
         return Claim("complete", Verdict.COULD_NOT_RUN, f"the run has not finished: no {', '.join(missing)}")
     findings = [f"{name}: is missing or no regular file" for name in missing]
-    extra = sorted({entry.name for entry in place.iterdir()} - {*FILES, sums.NAME})
+    extra = sorted(set(present) - {*contents.files, sums.NAME})
     findings += [f"{name}: is no file of a run" for name in extra]
-    for check, names in _CHECKS:
+    bound: tuple[Check, ...] = (
+        (lambda place: check_manifest(place, contents, digest), (MANIFEST, *contents.bound)),
+        (lambda place: check_provenance(place, contents), (PROVENANCE, MANIFEST, "timing.jsonl", *contents.inputs)),
+    )
+    for check, names in (*bound, *kind.checks):
         if set(names) & set(missing):
             continue
         try:
@@ -85,61 +123,7 @@ def _complete(place: Path) -> Claim:
             findings.append(local(error, place))
     if findings:
         return Claim("complete", Verdict.DISAGREES, f"{len(findings)} finding(s)", tuple(findings))
-    return Claim(
-        "complete",
-        Verdict.HOLDS,
-        "manifest and provenance bind every file, the history has every planned step and adds up, "
-        "the reference never changed",
-    )
-
-
-@entries_of(MANIFEST)
-def _check_manifest(place: Path) -> list[str]:
-    manifest, environment = read_json(place / MANIFEST), read_json(place / "environment.json")
-    with entries_of("environment.json"):
-        whole = build_manifest(place, environment)
-    findings = []
-    if manifest["format"] != FORMAT:
-        findings.append(f"{MANIFEST}: format is {manifest['format']!r}, expected {FORMAT!r}")
-    if set(manifest["files"]) != set(BOUND):
-        odd = sorted(set(manifest["files"]) ^ set(BOUND))
-        findings.append(f"{MANIFEST}: must bind exactly {', '.join(BOUND)}; differs in {', '.join(map(repr, odd))}")
-    for name in BOUND:
-        if manifest["files"].get(name) != whole["files"][name]:
-            findings.append(f"{name}: is not the file that {MANIFEST} binds; it was changed or swapped")
-    if manifest["source"] != whole["source"]:
-        findings.append(f"{MANIFEST}: source digest differs from the one in environment.json")
-    if not findings and not _same(manifest, whole):
-        findings.append(f"{MANIFEST}: holds an entry that no manifest has")
-    return findings
-
-
-@entries_of(PROVENANCE)
-def _check_provenance(place: Path) -> list[str]:
-    statement, manifest = read_json(place / PROVENANCE), read_json(place / MANIFEST)
-    config, environment = read_toml(place / "config.toml"), read_json(place / "environment.json")
-    clock = read_rows(place / "timing.jsonl")
-    with entries_of("environment.json or timing.jsonl"):
-        started, finished = clock[0]["time"], clock[-1]["time"]
-        whole = build_provenance(manifest, config, environment, started=started, finished=finished)
-    definition = statement["predicate"]["buildDefinition"]
-    findings = []
-    if statement["_type"] != STATEMENT_TYPE or statement["predicateType"] != PREDICATE_TYPE:
-        findings.append(f"{PROVENANCE}: not an in-toto Statement v1 with a SLSA provenance v1 predicate")
-    named = {
-        entry["name"]: entry["digest"]["sha256"]
-        for entry in [*statement["subject"], *definition["resolvedDependencies"]]
-        if "digest" in entry
-    }
-    expected = {**manifest["files"], "assay source": manifest["source"]}
-    for name in sorted(set(named) | set(expected)):
-        if named.get(name) != expected.get(name):
-            findings.append(f"{PROVENANCE}: digest of {name} differs from {MANIFEST}")
-    if not _same(definition["externalParameters"], config):
-        findings.append(f"{PROVENANCE}: its parameters are not those of config.toml")
-    if not findings and not _same(statement, whole):
-        findings.append(f"{PROVENANCE}: is not the statement that environment.json and timing.jsonl give")
-    return findings
+    return Claim("complete", Verdict.HOLDS, kind.words)
 
 
 @entries_of("results.json")
@@ -158,14 +142,26 @@ def _check_history(place: Path) -> list[str]:
     )
 
 
-_CHECKS: tuple[tuple[Callable[[Path], list[str]], tuple[str, ...]], ...] = (
-    (_check_manifest, (MANIFEST, *BOUND)),
-    (_check_provenance, (PROVENANCE, MANIFEST, "timing.jsonl", *INPUTS)),
-    (_check_reference, ("results.json",)),
-    (_check_history, ("metrics.jsonl", "config.toml", "results.json")),
+SEED_KIND = Kind(
+    contents=lambda place: SEED,
+    depth=1,
+    checks=(
+        (_check_reference, ("results.json",)),
+        (_check_history, ("metrics.jsonl", "config.toml", "results.json")),
+    ),
+    words="manifest and provenance bind every file, the history has every planned step and adds up, "
+    "the reference never changed",
 )
-
-
-def _same(recorded: Any, expected: Any) -> bool:
-    """Compare as JSON, where 1, 1.0 and true are three values."""
-    return json.dumps(recorded, sort_keys=True) == json.dumps(expected, sort_keys=True)
+LANGUAGE_KIND = Kind(
+    contents=language.contents_of,
+    depth=language.DEPTH,
+    checks=(
+        (check_weights, ("config.toml", "checkpoint/optimizer.safetensors")),
+        (check_digests, ("config.toml", "results.json", "metrics.jsonl")),
+        (check_data, ("data.json", "data/croissant.json", "data/train.jsonl", "data/test.jsonl")),
+        (check_samples, ("samples.jsonl", "results.json", "config.toml", "data/train.jsonl", "data/test.jsonl")),
+        (check_language_history, ("metrics.jsonl", "config.toml", "results.json", "data/train.jsonl")),
+    ),
+    words="manifest and provenance bind every file, weights and data are those recorded, the history has every "
+    "planned step and adds up, the samples give the reported rates, the reference never changed",
+)

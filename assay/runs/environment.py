@@ -16,8 +16,13 @@ from assay.threads import THREADS
 PACKAGES = ("torch", "numpy", "scipy", "pydantic", "matplotlib", "jinja2")
 
 
-def describe_environment() -> dict[str, Any]:
-    """Return the package's own source digest and the build and machine that compute its numbers."""
+def describe_environment(packages: tuple[str, ...] = (), *, threads: int = THREADS) -> dict[str, Any]:
+    """Return the package's own source digest and the build and machine that compute its numbers.
+
+    Args:
+        packages: that the numbers depend on besides :data:`PACKAGES`.
+        threads: that torch computes on.
+    """
     return {
         "assay": assay.__version__,
         "source": source_digest(Path(assay.__file__).parent),
@@ -25,8 +30,8 @@ def describe_environment() -> dict[str, Any]:
         "system": platform.system(),
         "machine": platform.machine(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": THREADS,
-        "packages": {name: version(name) for name in PACKAGES},
+        "threads": threads,
+        "packages": {name: version(name) for name in (*PACKAGES, *packages)},
     }
 
 

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
-import tomllib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from assay.errors import ConfigError
+from assay.training import sections
+from assay.training.sections import MOST as MOST
+from assay.training.sections import Count, NonNegative, Positive, Rate, Section, Seed
+from assay.training.sections import read_settings as read_settings
 
-MOST = 10**6
-"""The largest count a setting may have: far beyond what this experiment is for."""
-Count = Annotated[int, Field(ge=0, le=MOST)]
-Positive = Annotated[int, Field(ge=1, le=MOST)]
 Size = Annotated[int, Field(ge=1, le=4096)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
-
-
-class TaskConfig(_Section):
+class TaskConfig(Section):
     """Which problems there are."""
 
     train_problems: Positive = 20
@@ -34,7 +24,7 @@ class TaskConfig(_Section):
     """Test problems, disjoint from the training problems."""
 
 
-class PolicyConfig(_Section):
+class PolicyConfig(Section):
     """The tiny transformer."""
 
     width: Size = 16
@@ -51,7 +41,7 @@ class PolicyConfig(_Section):
         return self
 
 
-class WarmupConfig(_Section):
+class WarmupConfig(Section):
     """Supervised full-batch steps over all training problems."""
 
     steps: Count = 40
@@ -64,7 +54,7 @@ class WarmupConfig(_Section):
     """Gradients are clipped to this norm."""
 
 
-class RLConfig(_Section):
+class RLConfig(Section):
     """On-policy steps on the verifier's reward."""
 
     estimator: Literal["rloo", "exact"] = "rloo"
@@ -104,7 +94,7 @@ class RLConfig(_Section):
         return self
 
 
-class EvaluationConfig(_Section):
+class EvaluationConfig(Section):
     """Evaluation under frozen weights, from a stream of its own."""
 
     samples: Positive = 1000
@@ -113,10 +103,10 @@ class EvaluationConfig(_Section):
     """RL steps between exact evaluations recorded along the way (they draw nothing)."""
 
 
-class Recipe(_Section):
+class Recipe(Section):
     """Every setting of the seed experiment."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 29
+    seed: Seed = 29
     """Names every random number of the run."""
     save_steps: Positive = 10
     """Steps between resumable checkpoints."""
@@ -184,20 +174,6 @@ def plan(recipe: Recipe) -> Plan:
     )
 
 
-def read_settings(path: Path) -> dict[str, Any]:
-    """Read a TOML file into plain settings.
-
-    Raises:
-        ConfigError: the file is missing, unreadable or not TOML.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read the recipe ({error.strerror}); check the path") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
-
-
 def build_recipe(settings: dict[str, Any], *, place: str) -> Recipe:
     """Turn plain settings into a recipe.
 
@@ -208,31 +184,9 @@ def build_recipe(settings: dict[str, Any], *, place: str) -> Recipe:
     Raises:
         ConfigError: an unknown key (the nearest known one is suggested), a value out of range, a contradiction.
     """
-    try:
-        return Recipe.model_validate(settings)
-    except ValidationError as error:
-        raise ConfigError(f"{place}: " + "; ".join(_explain(dict(detail)) for detail in error.errors())) from error
+    return sections.build(Recipe, settings, place=place)
 
 
 def setting_names(model: type[BaseModel] = Recipe, prefix: str = "") -> list[str]:
     """Return every setting by its dotted name."""
-    names = []
-    for name, field in model.model_fields.items():
-        nested = field.annotation
-        if isinstance(nested, type) and issubclass(nested, BaseModel):
-            names += setting_names(nested, f"{prefix}{name}.")
-        else:
-            names.append(prefix + name)
-    return names
-
-
-def _explain(detail: dict[str, Any]) -> str:
-    """Say one pydantic error as value, place and remedy."""
-    name = ".".join(str(part) for part in detail["loc"])
-    if detail["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, setting_names(), n=1, cutoff=0.5)
-        known = f"did you mean {near[0]}?" if near else "known settings: " + ", ".join(setting_names())
-        return f"unknown setting {name}; {known}"
-    if detail["type"] == "value_error":
-        return f"{name}.{detail['ctx']['error']}" if name else str(detail["ctx"]["error"])
-    return f"{name} = {detail['input']!r}: {detail['msg'][0].lower()}{detail['msg'][1:]}"
+    return sections.setting_names(model, prefix)

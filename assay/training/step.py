@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -46,11 +47,29 @@ def apply_update(
     """
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
-    names, gradients = [], []
-    for name, parameter in policy.named_parameters():
+    return apply_gradients(policy.named_parameters(), optimizer, max_grad_norm=max_grad_norm, place=place)
+
+
+def apply_gradients(
+    named: Iterable[tuple[str, nn.Parameter]], optimizer: torch.optim.Optimizer, *, max_grad_norm: float, place: str
+) -> Update:
+    """Check every gradient, clip, and step, as :func:`apply_update` does once it has differentiated.
+
+    Args:
+        named: every parameter that is trained, with its whole gradient.
+        optimizer: holds them; steps once.
+        max_grad_norm: gradients are scaled down to this norm when they exceed it.
+        place: phase and step, for the message.
+
+    Raises:
+        UpdateError: as :func:`apply_update`.
+    """
+    names, parameters, gradients = [], [], []
+    for name, parameter in named:
         if parameter.grad is None:
             raise UpdateError(f"{place}: parameter {name} has no gradient; the loss does not reach it")
         names.append(name)
+        parameters.append(parameter)
         gradients.append(parameter.grad)
     norms = torch.stack(torch._foreach_norm(gradients))
     tensor_norms = dict(zip(names, norms.tolist(), strict=True))
@@ -65,7 +84,7 @@ def apply_update(
     scale = (max_grad_norm / (total + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_ has it
     torch._foreach_mul_(gradients, scale)
     optimizer.step()
-    finite = torch.stack(torch._foreach_norm(list(policy.parameters()))).isfinite().tolist()
+    finite = torch.stack(torch._foreach_norm(parameters)).isfinite().tolist()
     if not all(finite):
         name = names[finite.index(False)]
         raise UpdateError(f"{place}: parameter {name} is not finite after the step; lower the learning rate")

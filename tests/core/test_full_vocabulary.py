@@ -55,6 +55,6 @@ def test_nan_under_the_mask_is_inert_and_elsewhere_surfaces():
 def test_the_sequence_terms_weigh_each_state_by_the_way_there():
     logp = torch.tensor([[-1.0, -2.0, -0.5], [-1.0, NAN, NAN]], dtype=torch.float64)
     logp_old = torch.tensor([[-1.5, -1.0, -0.7], [-2.0, NAN, NAN]], dtype=torch.float64)
-    made = sequence_kl_terms(LOGITS, REF, logp, logp_old, MASK)
+    made = sequence_kl_terms(token_kl(LOGITS, REF, MASK), logp, logp_old, MASK)
     way = torch.tensor([0.0, 0.5, -0.5], dtype=torch.float64).exp()
     assert made[0].tolist() == pytest.approx((way * token_kl(LOGITS, REF, MASK)[0]).tolist())

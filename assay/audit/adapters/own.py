@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from assay.audit.call import Loss, asking_for
+from assay.audit.call import NAMES, Loss, asking_for
 from assay.audit.subjects import Maker, Subject
 from assay.core.algorithms import ALGORITHMS
 from assay.core.estimands import estimand, objective
@@ -37,7 +37,7 @@ def subject(algorithm: Algorithm, given: Mapping[str, str]) -> Subject:
 
 def _loss(algorithm: Algorithm, settings: Settings) -> Loss:
     """Return the loss of one batch, at the narrowest boundary that the settings need."""
-    names = [entry.name for entry in dataclasses.fields(Rows)]
+    names = [entry.name for entry in dataclasses.fields(Rows) if entry.name in NAMES]
     if not algorithm.needs_logits(settings):
         names = [name for name in names if not name.startswith("logits")]
 
