@@ -14,10 +14,10 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
 import tyro
 from pydantic import BaseModel
@@ -32,6 +32,8 @@ from assay.verdicts import Claim, Verdict, exit_code, overall
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from assay.runs.language.train import LanguageRun, Watch
+    from assay.training.language.recipe import LanguageRecipe
     from assay.tree.world import World
 
 
@@ -48,23 +50,36 @@ def _settings_class(model: type[BaseModel]) -> type:
     fields: list[tuple[str, Any, Any]] = []
     for name, info in model.model_fields.items():
         kind: Any = info.annotation
+        if get_origin(kind) is dict:
+            continue  # a table of free keys is for the file
+        if info.is_required():
+            kind = kind | None
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             section = _settings_class(kind)
             fields.append((name, section, field(default_factory=section)))
         else:
-            fields.append((name, Annotated[kind, arg(help=info.description)], field(default=info.default)))
+            default = None if info.is_required() else info.default
+            fields.append((name, Annotated[kind, arg(help=info.description)], field(default=default)))
     return make_dataclass(model.__name__, fields, frozen=True, namespace={"__doc__": model.__doc__})
 
 
 Settings: Any = _settings_class(Recipe)
 
 
-def _as_settings(recipe: Recipe) -> Any:
-    def fill(kind: type, values: dict[str, Any]) -> Any:
-        kinds = {name: entry.type for name, entry in kind.__dataclass_fields__.items()}  # type: ignore[attr-defined]
-        return kind(**{k: fill(kinds[k], v) if isinstance(v, dict) else v for k, v in values.items()})
-
-    return fill(Settings, recipe.model_dump())
+def _filled(kind: type, values: Mapping[str, Any]) -> Any:
+    """Return a settings class with some values; what it does not know is left out."""
+    kinds = {name: entry.type for name, entry in kind.__dataclass_fields__.items()}  # type: ignore[attr-defined]
+    known = {name: value for name, value in values.items() if name in kinds}
+    return kind(
+        **{
+            name: _filled(kinds[name], value)
+            if isinstance(value, dict)
+            else tuple(value)
+            if isinstance(value, list)
+            else value
+            for name, value in known.items()
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -83,6 +98,8 @@ class Train:
 
     def __call__(self) -> int:
         recipe = self._recipe()
+        if self.resume is not None and _is_language_run(self.resume):
+            return _resume_language(self.resume)
         from assay.display import ProgressView, show_summary
         from assay.runs.train import resume, train
 
@@ -105,6 +122,82 @@ class Train:
         return build_recipe(asdict(self.settings), place="command line")
 
 
+def _language_settings() -> type:
+    """Return the settings of a language recipe as options; the recipe's own module is imported only here."""
+    from assay.training.language.recipe import LanguageRecipe
+
+    return _settings_class(LanguageRecipe)
+
+
+@dataclass(frozen=True)
+class TrainLanguage:
+    """Train a language model on verifiable rewards into a new directory, measure it, and write its report."""
+
+    recipe: Positional[
+        Annotated[Path | None, arg(constructor=Path, metavar="[RECIPE.toml]", help_behavior_hint="")]
+    ] = None
+    """A TOML recipe; every setting of it can be overridden."""
+    output: OptionalPath = None
+    """The new run directory (default: runs/language-TIME). An existing one is never touched."""
+    resume: OptionalPath = None
+    """Continue this interrupted run instead, with its own settings."""
+    settings: Annotated[Any, arg(name="")] = None
+
+    def __call__(self) -> int:
+        from assay.training.language.recipe import build_language_recipe
+
+        if self.resume is not None:
+            raise ConfigError(
+                f"--resume {self.resume}: a run goes on with its own settings; give no recipe, --output or setting"
+            )
+        read = {} if self.recipe is None else read_settings(self.recipe)
+        given = _overlaid(read, asdict(self.settings))
+        recipe = build_language_recipe(given, place=str(self.recipe or "command line"), base=Path.cwd())
+        return _train_language(recipe, self.output)
+
+
+def _overlaid(read: Mapping[str, Any], settled: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the options came to, with the keys of the file that no option has."""
+    made = dict(settled)
+    for name, value in read.items():
+        if name not in made:
+            made[name] = value
+        elif isinstance(value, dict) and isinstance(made[name], dict):
+            made[name] = _overlaid(value, made[name])
+    return made
+
+
+def _is_language_run(place: Path) -> bool:
+    from assay.runs.kind import is_language_run
+
+    return is_language_run(place)
+
+
+def _train_language(recipe: LanguageRecipe, output: Path | None) -> int:
+    from assay.runs.language.train import train_language
+
+    return _watched(lambda watch: train_language(recipe, output, watch=watch))
+
+
+def _resume_language(place: Path) -> int:
+    from assay.runs.language.train import resume_language
+
+    return _watched(lambda watch: resume_language(place, watch=watch))
+
+
+def _watched(work: Callable[[Watch], LanguageRun]) -> int:
+    """Carry out a language run under the eyes of a terminal, and say what it came to."""
+    from assay.display_language import Spectator
+    from assay.display_results import show_language_results
+
+    console = _console()
+    with Spectator(console) as spectator, _stop_on_signal() as stopping:
+        run = work(spectator.watch(stopping))
+    show_language_results(console, run.results, run.data["overlap"])
+    console.print(f"report: {run.report}", highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
 @dataclass(frozen=True)
 class Evaluate:
     """Reload a finished run's weights and measure them: exact success and KL, independent samples beside them."""
@@ -119,6 +212,8 @@ class Evaluate:
     """Print a JSON record instead of a table."""
 
     def __call__(self) -> int:
+        if _is_language_run(self.output):
+            return self._language()
         from assay.display import show_evaluation
         from assay.runs.evaluate import evaluate
 
@@ -127,6 +222,19 @@ class Evaluate:
             _say(json.dumps(asdict(made), indent=1))
         else:
             show_evaluation(_console(), made)
+        return 0
+
+    def _language(self) -> int:
+        from assay.display_results import show_language_evaluation
+        from assay.runs.language.evaluate import evaluate_language
+
+        console = _console()
+        say = (lambda text: None) if self.json else (lambda text: console.print(text, highlight=False))
+        made = evaluate_language(self.output, self.split, samples=self.samples, say=say)
+        if self.json:
+            _say(json.dumps(asdict(made), indent=1))
+        else:
+            show_language_evaluation(console, made.split, made.points, made.gains)
         return 0
 
 
@@ -196,8 +304,11 @@ class Audit:
 
     subject: Annotated[Positional[str], arg(metavar="[SUBJECT]", help_behavior_hint="")] = ""
     """What to audit. seed: the seed experiment's policy gradient, in all 17 tensors over all 100 trajectories.
+    run: the sampler, batch, update and accumulation of a language run's own recipe, on a small model of its family.
     package.module:function: a loss, called with the parameters it names. Or a name that --list gives, such as
     assay.grpo, trl.grpo or trl.grpo_trainer."""
+    directory: Annotated[Positional[Path | None], arg(constructor=Path, metavar="[DIR]", help_behavior_hint="")] = None
+    """The run directory, after run."""
     names: Annotated[bool, arg(name="list", help_behavior_hint="")] = False
     """Print the subjects that have a name, and which of them can run here."""
     settings: Annotated[
@@ -237,7 +348,12 @@ class Audit:
             return self._list()
         if not self.subject:
             raise ConfigError("audit: say what to audit; assay audit --list names what there is")
-        ask = self._alone if self.check is not None else self._seed if self.subject == "seed" else self._subject
+        if self.directory is not None and self.subject != "run":
+            raise ConfigError(
+                f"audit {self.subject} {self.directory}: a directory comes after run, as in: audit run DIR"
+            )
+        whole = {"seed": self._seed, "run": self._run}
+        ask = self._alone if self.check is not None else whole.get(self.subject, self._subject)
         record, claims, words = ask()
         if self.output is not None:
             write_new(self.output, to_json(record))
@@ -272,7 +388,7 @@ class Audit:
 
     def _refuse_other_than(self, *own: str) -> None:
         """Refuse an option that this subject would not read."""
-        read = {"output", "json", "subject", *own}
+        read = {"output", "json", "subject", "directory", *own}
         for name, entry in self.__dataclass_fields__.items():
             if name not in read and getattr(self, name) != entry.default:
                 option = {"names": "list", "settings": "set"}.get(name, name.replace("_", "-"))
@@ -284,6 +400,14 @@ class Audit:
 
         record = audit()
         return record, claims(record), [f"Not shown: {limit}" for limit in record["limits"]]
+
+    def _run(self) -> tuple[dict[str, Any], list[Claim], list[str]]:
+        self._refuse_other_than()
+        if self.directory is None:
+            raise ConfigError("audit run: name the run directory, as in: assay audit run runs/add")
+        from assay.runs.language.audit import audit_run
+
+        return audit_run(self.directory)
 
     def _alone(self) -> tuple[dict[str, Any], list[Claim], list[str]]:
         """Ask one invariant of a function that is all its check needs."""
@@ -327,7 +451,7 @@ class Audit:
         return report.record(), [*report.claims], report.in_words()
 
 
-Command = Train | Evaluate | Verify | Compare | Report | Audit
+Command = Train | TrainLanguage | Evaluate | Verify | Compare | Report | Audit
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -361,16 +485,42 @@ def boundary(work: Callable[[], int]) -> int:
 
 def _parse(arguments: list[str]) -> Command:
     """Return the command that the arguments spell, with a recipe's settings as the defaults of its own options."""
-    command = _tyro(arguments, Settings())
+    file = _recipe_file(arguments)
+    read = {} if file is None else read_settings(file)
+    if "model" in read or any(argument.partition("=")[0] == "--model" for argument in arguments):
+        return _tyro(arguments, TrainLanguage(settings=_language_defaults(file, read)))
+    command = _tyro(arguments, Train(settings=Settings()))
     if isinstance(command, Train) and command.recipe is not None:
         recipe = build_recipe(read_settings(command.recipe), place=str(command.recipe))
-        command = _tyro(arguments, _as_settings(recipe))
+        command = _tyro(arguments, Train(settings=_filled(Settings, recipe.model_dump())))
     return command
 
 
-def _tyro(arguments: list[str], settings: Any) -> Command:
-    commands = (
-        Annotated[Train, subcommand("train", default=Train(settings=settings))]
+def _recipe_file(arguments: list[str]) -> Path | None:
+    """Return the recipe that a train command names, if it can be read; whatever else is there is for the parser."""
+    named = [argument for argument in arguments[1:] if argument.endswith(".toml") and not argument.startswith("-")]
+    file = Path(named[0]) if arguments[:1] == ["train"] and named else None
+    return file if file is not None and file.is_file() else None
+
+
+def _language_defaults(file: Path | None, read: dict[str, Any]) -> Any:
+    """Return the options of a language recipe as its file has them, with the file's paths found from where it lies.
+
+    Raises:
+        ConfigError: the file is a whole recipe, and not a sound one.
+    """
+    from assay.training.language.recipe import build_language_recipe
+    from assay.training.language.sources import located
+
+    base = Path.cwd() if file is None else file.resolve().parent
+    if "model" in read and "data" in read:
+        build_language_recipe(read, place=str(file), base=base)
+    return _filled(_language_settings(), located(read, base))
+
+
+def _tyro(arguments: list[str], train: Train | TrainLanguage) -> Command:
+    commands: Any = (
+        Annotated[type(train), subcommand("train", default=train)]
         | Annotated[Evaluate, subcommand("evaluate")]
         | Annotated[Verify, subcommand("verify")]
         | Annotated[Compare, subcommand("compare")]

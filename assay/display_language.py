@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import unicodedata
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.cells import cell_len
@@ -21,7 +22,13 @@ from rich.text import Text
 
 from assay.evidence.files import printable
 from assay.runs.language.advice import advice
-from assay.types import Status
+from assay.runs.language.train import Watch
+from assay.tasks.text import TextTask
+from assay.training.language.explain import advice as plan_advice
+from assay.training.language.explain import plan_lines
+from assay.training.language.recipe import LanguageRecipe
+from assay.training.language.rollout import Rollout
+from assay.types import Status, TextProblem
 
 Record = Mapping[str, Any]
 
@@ -127,6 +134,71 @@ class LanguageView:
         if samples:
             parts.append(samples_table(samples[:SAMPLES_SHOWN]))
         return Group(*parts, *([Text(words, style="yellow")] if (words := self._advice()) else []))
+
+
+class Spectator:
+    """Shows a whole language run on a console: its problems, its plan, its steps, and what is done between them."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._view: LanguageView | None = None
+
+    def __enter__(self) -> Spectator:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._pause()
+
+    def watch(self, stopping: Callable[[], bool]) -> Watch:
+        """Return who is told of the run, and asked whether to stop."""
+        return Watch(self._on_task, self._on_start, self._on_step, self._on_work, stopping)
+
+    def _on_task(self, task: TextTask) -> None:
+        self._say(f"{task}")
+
+    def _on_start(self, recipe: LanguageRecipe, place: Path, counts: Mapping[str, int]) -> None:
+        rows = plan_lines(recipe, **counts)
+        rows += [("advice", line) for line in plan_advice(recipe, **counts)]
+        show_language_plan(self._console, rows, str(place))
+        self._view = LanguageView(self._console, {"warmup": recipe.warmup.steps, "rl": recipe.rl.steps})
+
+    def _on_step(self, record: Record, seconds: float, rollout: Rollout | None) -> None:
+        assert self._view is not None
+        self._view.on_step(record, seconds, [] if rollout is None else _samples(rollout))
+
+    def _on_work(self, text: str) -> None:
+        self._pause()
+        self._say(f"{text} ...")
+
+    def _pause(self) -> None:
+        if self._view is not None:
+            self._view.__exit__()
+
+    def _say(self, text: str) -> None:
+        self._console.print(Text(printable(text)), soft_wrap=True)
+
+
+def _samples(rollout: Rollout) -> list[Sample]:
+    """Return the responses of a batch as they are shown, one of each problem first."""
+    rows = sorted(range(len(rollout.responses)), key=lambda row: _turn(rollout, row))
+    return [
+        Sample(
+            _asked(rollout.problems[rollout.batch.group[row]]),
+            rollout.responses[row].text,
+            rollout.outcomes[row].status,
+            rollout.outcomes[row].score,
+        )
+        for row in rows
+    ]
+
+
+def _turn(rollout: Rollout, row: int) -> tuple[int, int]:
+    group = rollout.batch.group[row]
+    return row - rollout.batch.group.index(group), group
+
+
+def _asked(problem: TextProblem) -> str:
+    return problem.prompt if isinstance(problem.prompt, str) else problem.prompt[-1]["content"]
 
 
 def step_figures(record: Record, seconds: float) -> dict[str, str]:

@@ -38,6 +38,22 @@ def show_language_results(console: Console, results: Record, overlap: Mapping[st
         console.print(Text(printable(line)), soft_wrap=True)
 
 
+def show_language_evaluation(
+    console: Console, split: str, points: Mapping[str, Record], gains: Mapping[str, Record | None]
+) -> None:
+    """Print the points of a run on one split, measured again.
+
+    Args:
+        console: where to.
+        split: which problems.
+        points: records of :func:`assay.evaluation.answers.point_record`, by point.
+        gains: of :func:`assay.evaluation.compare.compare_points`, by phase.
+    """
+    console.print(rates_table(split, {POINTS[name]: record for name, record in points.items()}))
+    for line in gain_lines({"gains": {split: gains}}):
+        console.print(Text(printable(line)), soft_wrap=True)
+
+
 def rates_table(split: str, rows: Mapping[str, Record]) -> Table:
     """Return one row a point: sampled and greedy rates with their intervals, and what was not an answer.
 

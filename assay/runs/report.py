@@ -8,6 +8,16 @@ from assay.errors import RunError
 from assay.evidence.files import read_regular
 from assay.report.page import build_page
 from assay.runs.directory import write_new
+from assay.runs.kind import is_language_run
+
+
+def page_of(place: Path) -> str:
+    """Return the page of a finished run, whatever kind it is of."""
+    if is_language_run(place):
+        from assay.report.language.page import build_language_page
+
+        return build_language_page(place)
+    return build_page(place)
 
 
 def report(directory: str | Path, to: str | Path | None = None) -> Path:
@@ -25,7 +35,7 @@ def report(directory: str | Path, to: str | Path | None = None) -> Path:
     place = Path(directory)
     if not (place / "results.json").is_file():
         raise RunError(f"{place}: no finished run here (no results.json); check the path or finish it with --resume")
-    page = build_page(place).encode()
+    page = page_of(place).encode()
     if to is not None and place.resolve() in Path(to).resolve().parents:
         raise RunError(f"{to}: lies inside the run, which is never changed; choose a place outside {place}")
     if to is not None:

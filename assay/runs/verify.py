@@ -5,10 +5,12 @@ The first two need the standard library alone; the third reloads the checkpoint 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from assay.evidence.verify import verify_files
+from assay.runs.kind import is_language_run
 from assay.verdicts import Claim, Judged, Verdict
 
 
@@ -43,14 +45,25 @@ def verify(directory: str | Path, *, replay: bool = False) -> Verification:
     place = Path(directory)
     claims = verify_files(place)
     try:
-        from assay.runs import reproduce
+        recompute, retrain = _reproduction(place)
     except ImportError as error:
         if str(error.name).startswith("assay"):
             raise
         reason = f"needs {error.name}, which is not installed; the files were checked without it"
         claims.append(Claim("reproduced", Verdict.COULD_NOT_RUN, reason))
     else:
-        claims.append(reproduce.recompute(place))
+        claims.append(recompute(place))
         if replay:
-            claims.append(reproduce.replay(place))
+            claims.append(retrain(place))
     return Verification(place, tuple(claims))
+
+
+def _reproduction(place: Path) -> tuple[Callable[[Path], Claim], Callable[[Path], Claim]]:
+    """Return what recomputes a run of this kind, and what trains it again."""
+    if is_language_run(place):
+        from assay.runs.language.verify import recompute_language, replay_language
+
+        return recompute_language, replay_language
+    from assay.runs import reproduce
+
+    return reproduce.recompute, reproduce.replay

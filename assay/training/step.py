@@ -64,7 +64,9 @@ def apply_gradients(
     Raises:
         UpdateError: as :func:`apply_update`.
     """
-    names, parameters, gradients = [], [], []
+    names: list[str] = []
+    parameters: list[Tensor] = []
+    gradients: list[Tensor] = []
     for name, parameter in named:
         if parameter.grad is None:
             raise UpdateError(f"{place}: parameter {name} has no gradient; the loss does not reach it")

@@ -129,9 +129,10 @@ def test_the_size_of_attention_blocks_changes_nothing(family, block, monkeypatch
     coef = coefficients(batch)
     expected = gradient_of(model, lambda: naive_sum(model, batch, coef))
     monkeypatch.setattr(shared_attention, "BLOCK", block)
-    assert distance(gradient_of(policy.model, lambda: packed_sum(policy, batch, coef, 10_000)), expected) < FAMILIES[
-        family
-    ]
+    assert (
+        distance(gradient_of(policy.model, lambda: packed_sum(policy, batch, coef, 10_000)), expected)
+        < FAMILIES[family]
+    )
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -146,9 +147,7 @@ def test_log_probability_entropy_and_exact_kl_in_slices_of_the_vocabulary(cut, t
     with_kl = not cut  # an exact KL is over the whole vocabulary
     coef = coefficients(batch, 3 if with_kl else 2)
     given = {"temperature": 1.3, **cut}
-    expected = gradient_of(
-        model, lambda: naive_sum(model, batch, coef, reference=plain if with_kl else None, **given)
-    )
+    expected = gradient_of(model, lambda: naive_sum(model, batch, coef, reference=plain if with_kl else None, **given))
     found = gradient_of(
         policy.model,
         lambda: packed_sum(policy, batch, coef, 30, reference=reference if with_kl else None, **given),

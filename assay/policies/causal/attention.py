@@ -25,8 +25,10 @@ NAME = "assay_shared"
 class Layout(Protocol):
     """What the tokens of a forward may read."""
 
-    longest: int
-    """Most tokens that any of them may read, itself included."""
+    @property
+    def longest(self) -> int:
+        """Return the most tokens that any of them may read, itself included."""
+        ...
 
     def attend(
         self,

@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from assay.core.streams import Stream, uniforms
-from assay.errors import InputError
 from assay.policies.causal.draw import draw, greedy
 from assay.policies.causal.layouts import Decode, Prefill
 from assay.policies.causal.model import CausalPolicy
@@ -156,9 +155,7 @@ class _Row:
     ended: bool = False
     done: bool = False
 
-    def add(
-        self, token: int, logp: float, decoding: Decoding, ended: Callable[[Sequence[int]], bool] | None
-    ) -> None:
+    def add(self, token: int, logp: float, decoding: Decoding, ended: Callable[[Sequence[int]], bool] | None) -> None:
         self.tokens.append(token)
         self.logp.append(logp)
         self.ended = token in decoding.stop_tokens or (ended is not None and ended(self.tokens))
@@ -209,4 +206,6 @@ class _Batch:
             return self
         index = torch.tensor(alive, device=self.states.device)
         self.cache.keep(index)
-        return _Batch([self.rows[i] for i in alive], self.uniform[index], self.states[index], self.cache, self.last[index])
+        return _Batch(
+            [self.rows[i] for i in alive], self.uniform[index], self.states[index], self.cache, self.last[index]
+        )

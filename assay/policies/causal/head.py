@@ -82,9 +82,7 @@ def token_logp(
     return TokenLogp(logp, entropy[row], None if reference is None else kl[row])
 
 
-def support_cut(
-    logits: Float[Tensor, "N V"], *, top_k: int = 0, top_p: float = 1.0
-) -> Float[Tensor, " N"] | None:
+def support_cut(logits: Float[Tensor, "N V"], *, top_k: int = 0, top_p: float = 1.0) -> Float[Tensor, " N"] | None:
     """Return a bound for each row that the logits of the tokens which may be drawn are above, or None where all may.
 
     Top-k first, then top-p over what it left, as in :func:`assay.core.logprobs.processed_logp`. The bound is half-way

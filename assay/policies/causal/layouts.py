@@ -59,7 +59,9 @@ class Decode:
     def __init__(self, prompts: Sequence[dict[int, KeyValue]], counts: Sequence[int]) -> None:
         self._prompts, self._counts = list(prompts), list(counts)
         keys = {layer: key for layer, (key, _) in self._prompts[0].items()}
-        self._own = {layer: [k.new_empty(sum(counts), len(k), 0, k.shape[-1]) for _ in range(2)] for layer, k in keys.items()}
+        self._own = {
+            layer: [k.new_empty(sum(counts), len(k), 0, k.shape[-1]) for _ in range(2)] for layer, k in keys.items()
+        }
         self.said = torch.zeros(sum(counts), dtype=torch.long, device=next(iter(keys.values())).device)
         self._arrange()
 
@@ -122,7 +124,7 @@ class Decode:
 
     def _by_row(self, values: Float[Tensor, "n K Q D"], asked: Tensor) -> Float[Tensor, "N K R D"]:
         """Bring what was computed for each prompt's responses together back into one row a response."""
-        parts = values.unflatten(2, (self._slot.shape[1], asked.shape[2])).transpose(1, 2)
+        parts: Tensor = values.unflatten(2, (self._slot.shape[1], asked.shape[2])).transpose(1, 2)
         return parts[self._taken]
 
     def _arrange(self) -> None:
@@ -182,7 +184,11 @@ def _attended(
 
 def _padded(rows: list[Float[Tensor, "K _ D"]]) -> Float[Tensor, "n K P D"]:
     """Stack tensors of different lengths, with zeros after the shorter ones."""
-    return torch.nn.utils.rnn.pad_sequence([row.transpose(0, 1) for row in rows], batch_first=True).transpose(1, 2).contiguous()
+    return (
+        torch.nn.utils.rnn.pad_sequence([row.transpose(0, 1) for row in rows], batch_first=True)
+        .transpose(1, 2)
+        .contiguous()
+    )
 
 
 def _beyond(lengths: Int[Tensor, " n"], longest: int) -> Tensor | None:

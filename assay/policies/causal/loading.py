@@ -43,7 +43,13 @@ class Loaded:
 
 
 def load(
-    name: str, *, dtype: str = "float32", lora: int = 0, lora_alpha: float = 0.0, checkpointing: bool = False, seed: int = 0
+    name: str,
+    *,
+    dtype: str = "float32",
+    lora: int = 0,
+    lora_alpha: float = 0.0,
+    checkpointing: bool = False,
+    seed: int = 0,
 ) -> Loaded:
     """Load a model and its tokenizer, ready to be trained.
 
@@ -101,14 +107,18 @@ def _find(name: str) -> tuple[str, str | None]:
 def _shipped(package: str) -> tuple[str, str | None]:
     found = importlib.util.find_spec(package) if package.isidentifier() else None
     if found is None or not found.submodule_search_locations:
-        raise ConfigError(f"model = package:{package}: no such package is installed; pip install it, or give a directory")
+        raise ConfigError(
+            f"model = package:{package}: no such package is installed; pip install it, or give a directory"
+        )
     place = Path(next(iter(found.submodule_search_locations)))
     if (place / "config.json").exists():
         _check_directory(place)
         return str(place), None
     files = sorted(place.glob("*.gguf"))
     if len(files) != 1:
-        raise ConfigError(f"model = package:{package}: it ships {len(files)} .gguf files and no config.json; expected one model")
+        raise ConfigError(
+            f"model = package:{package}: it ships {len(files)} .gguf files and no config.json; expected one model"
+        )
     return str(place), files[0].name
 
 
@@ -138,11 +148,12 @@ def _opened(name: str, place: str, given: dict[str, str], dtype: str) -> tuple[n
         raise ConfigError(f"model = {name}: needs Transformers: pip install 'assay[lm]' ({error})") from error
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    made: Any
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # some draw bars whatever is asked
             warnings.simplefilter("ignore")
             tokenizer = AutoTokenizer.from_pretrained(place, **given)
-            model, found = AutoModelForCausalLM.from_pretrained(
+            made = AutoModelForCausalLM.from_pretrained(
                 place,
                 dtype=DTYPES[dtype],
                 attn_implementation=register(),
@@ -154,10 +165,15 @@ def _opened(name: str, place: str, given: dict[str, str], dtype: str) -> tuple[n
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(f"model = {name}: cannot be loaded ({first}); check the name and the files") from error
     except Exception as error:  # safetensors and tokenizers raise types of their own for damaged files
-        raise ConfigError(f"model = {name}: damaged ({type(error).__name__}: {error}); download the model again") from error
+        raise ConfigError(
+            f"model = {name}: damaged ({type(error).__name__}: {error}); download the model again"
+        ) from error
+    model, found = made
     odd = sorted(found["missing_keys"]) or sorted(str(key) for key in found["mismatched_keys"])
     if odd:
-        raise ConfigError(f"model = {name}: weights of {odd[0]} and {len(odd) - 1} more are missing; they would be random")
+        raise ConfigError(
+            f"model = {name}: weights of {odd[0]} and {len(odd) - 1} more are missing; they would be random"
+        )
     return model.eval(), tokenizer
 
 
@@ -166,7 +182,7 @@ def _check_tokenizer(name: str, model: Any, tokenizer: Any) -> None:
     largest = max(tokenizer.get_vocab().values())
     if largest >= size:
         raise ConfigError(
-            f"model = {name}: the tokenizer has token {largest} and the model {size} of them; they do not belong together"
+            f"model = {name}: the tokenizer has token {largest} and the model {size} of them; they do not fit together"
         )
 
 
@@ -180,7 +196,7 @@ def _context(config: Any) -> int:
 
 def _stop_tokens(model: Any) -> tuple[int, ...]:
     """Return the end-of-sequence tokens of the model's own settings, of which there may be several."""
-    ids: set[int] = set()
+    ids: set[Any] = set()
     for settings in (model.generation_config, model.config):
         value = getattr(settings, "eos_token_id", None)
         ids |= set(value if isinstance(value, list) else [value])
@@ -201,8 +217,9 @@ def _with_adapters(model: nn.Module, rank: int, alpha: float, seed: int) -> nn.M
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise ConfigError(f"lora = {rank}: needs peft: pip install 'assay[lm]' ({error})") from error
+    scale: Any = alpha  # which need not be whole
     settings = LoraConfig(
-        r=rank, lora_alpha=alpha, target_modules="all-linear", lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
+        r=rank, lora_alpha=scale, target_modules="all-linear", lora_dropout=0.0, bias="none", task_type="CAUSAL_LM"
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")

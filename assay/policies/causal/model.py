@@ -37,13 +37,16 @@ class CausalPolicy:
     def __init__(self, model: nn.Module, *, autocast: torch.dtype | None = None, adapters: bool = True) -> None:
         self.model = model
         self._autocast, self._adapters = autocast, adapters
-        self.causal: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+        adapted: Any = model
+        self.causal: Any = adapted.get_base_model() if hasattr(model, "get_base_model") else model
         self._last = self.causal.get_output_embeddings()
         if not isinstance(self._last, nn.Linear):
             kind = type(self._last).__name__
             raise ConfigError(f"{type(self.causal).__name__}: its last map is {kind}; only a linear one can be sliced")
         config = self.causal.config
-        self._logit_scale = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
+        self._logit_scale = getattr(config, "logit_scale", None) or 1.0 / (
+            getattr(config, "logits_scaling", None) or 1.0
+        )
 
     @property
     def device(self) -> torch.device:
@@ -77,9 +80,7 @@ class CausalPolicy:
         """Return the last map, with logits divided by a temperature."""
         return Head(self._last.weight, self._last.bias, self._logit_scale / temperature)
 
-    def hidden(
-        self, tokens: Int[Tensor, " S"], positions: Int[Tensor, " S"], layout: Layout
-    ) -> Float[Tensor, "S D"]:
+    def hidden(self, tokens: Int[Tensor, " S"], positions: Int[Tensor, " S"], layout: Layout) -> Float[Tensor, "S D"]:
         """Return the last hidden state of each token of one row, under what the layout lets it read."""
         with laid_out(layout), self._casting(), self._adapting():
             made = self.causal.base_model(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
@@ -145,7 +146,7 @@ class CausalPolicy:
         return self.hidden(pack.tokens, pack.positions, Packed(pack))[place]
 
     def _adapting(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self._adapters else self.model.disable_adapter()  # type: ignore[operator, no-any-return]
+        return nullcontext() if self._adapters else self.model.disable_adapter()  # type: ignore[operator]
 
     def _casting(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=self._autocast) if self._autocast else nullcontext()

@@ -42,7 +42,9 @@ class Codec:
         if (chat or system) and not getattr(tokenizer, "chat_template", None):
             raise ConfigError("policy.chat_template = true: the tokenizer has no chat template; set it to false")
         if not self.stop_tokens and not stop:
-            raise ConfigError("the tokenizer has no end-of-sequence token; give task.stop a string that ends a response")
+            raise ConfigError(
+                "the tokenizer has no end-of-sequence token; give task.stop a string that ends a response"
+            )
         self._reach = TAIL + max((len(text) for text in stop), default=0)
 
     def prompt(self, prompt: str | Sequence[Message]) -> tuple[int, ...]:
@@ -113,7 +115,5 @@ class Codec:
         return ids
 
     def _text(self, tokens: Sequence[int]) -> str:
-        text: str = self.tokenizer.decode(
-            list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+        text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text

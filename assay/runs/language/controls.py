@@ -31,9 +31,7 @@ COIN = 2**31
 """Added to the step in the address of a coin, so that no coin shares its number with a token."""
 
 
-def controlled(
-    workshop: Workshop, name: str, *, occasion: int, keep: Callable[[Sample], None]
-) -> dict[str, Any]:
+def controlled(workshop: Workshop, name: str, *, occasion: int, keep: Callable[[Sample], None]) -> dict[str, Any]:
     """Train a control and return its record on the test problems.
 
     Args:

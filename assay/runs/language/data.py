@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from assay.types import TextProblem
 Row = dict[str, Any]
 
 
-def write_data(layout: Layout, splits: dict[str, Sequence[TextProblem]], facts: dict[str, Any]) -> None:
+def write_data(layout: Layout, splits: Mapping[str, Sequence[TextProblem]], facts: dict[str, Any]) -> None:
     """Write the problems of a new run, their description for other tools, and ``data.json``.
 
     Args:

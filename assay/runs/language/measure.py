@@ -64,9 +64,19 @@ def measure(
             answer = Answer(outcome, response.truncated, fits[row])
             number = None if likeliest else len(answers[group])
             answers[group].append(answer)
-            where = (point, split, problems[group].number, number)
-            said = (response.text, outcome.status, outcome.score, response.truncated, answer.in_format)
-            keep(Sample(*where, *said))
+            keep(
+                Sample(
+                    point=point,
+                    split=split,
+                    problem=problems[group].number,
+                    sample=number,
+                    text=response.text,
+                    status=outcome.status,
+                    score=outcome.score,
+                    truncated=response.truncated,
+                    in_format=answer.in_format,
+                )
+            )
         drawn[likeliest] = answers
     return point_record(
         [problem.number for problem in problems],

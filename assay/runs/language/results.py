@@ -60,8 +60,16 @@ def compute_results(
             for split in SPLITS:
                 say(f"measuring {name} on {split}")
                 occasion = ALL_POINTS.index(name) * len(SPLITS) + SPLITS.index(split)
-                counts = {"samples": evaluation.samples, "greedy": evaluation.greedy}
-                made[name][split] = measure(workshop, policy, name, split, occasion=occasion, keep=keep, **counts)
+                made[name][split] = measure(
+                    workshop,
+                    policy,
+                    name,
+                    split,
+                    occasion=occasion,
+                    samples=evaluation.samples,
+                    greedy=evaluation.greedy,
+                    keep=keep,
+                )
             if evaluation.bounds:
                 say(f"certifying bounds of {name}")
                 bounds[name] = {"test": certify(workshop, policy, passes=evaluation.bounds)}
@@ -72,12 +80,12 @@ def compute_results(
         record = controlled(workshop, name, occasion=occasion, keep=keep)
         controls[name] = {"test": record, "comparison": compare_points(record, made["rl"]["test"])}
     last = list(made)[-1]
-    responses = sum(
-        _responses(record) for splits in made.values() for record in splits.values()
-    ) + sum(_responses(control["test"]) for control in controls.values())
+    responses = sum(_responses(record) for splits in made.values() for record in splits.values()) + sum(
+        _responses(control["test"]) for control in controls.values()
+    )
     return {
         "plan": plan_record(recipe, train=train, test=test),
-        "spent": {**add_up(list(rows)), "evaluation_responses": responses, "grading": dict(workshop.grader.counts)},
+        "spent": {**add_up(list(rows)), "evaluation_responses": responses},
         "points": made,
         "gains": {split: gains({name: made[name][split] for name in made}) for split in SPLITS},
         "format": format_share(made["base"]["test"], made[last]["test"]) if last != "base" else None,

@@ -16,8 +16,8 @@ from assay.errors import ConfigError, EvidenceError, Interrupted, RunError
 from assay.evidence import sums
 from assay.evidence.files import entries_of, read_json, read_rows, read_toml, resume_command
 from assay.evidence.language.history import check_steps
-from assay.evidence.tensors import tensors_digest
 from assay.evidence.language.weights import weight_files
+from assay.evidence.tensors import tensors_digest
 from assay.policies.causal.loading import load
 from assay.policies.engines import Engine
 from assay.report.language.page import build_language_page
@@ -44,6 +44,8 @@ from assay.training.language.steps import Workplace, needs_reference
 
 Record = dict[str, Any]
 PACKAGES = ("transformers", "tokenizers", "safetensors")
+VLLM_MEMORY = 0.4
+"""Share of the device's memory that vllm may take beside the policy that is trained."""
 MONITOR = 2**20
 """First step in the address of what is evaluated on the way; those of the results are below it."""
 
@@ -172,14 +174,6 @@ def environment(recipe: LanguageRecipe) -> Record:
     return describe_environment(packages, threads=torch.get_num_threads())
 
 
-def is_language_run(place: Path) -> bool:
-    """Return whether a run directory is that of a language model; False where it cannot be told."""
-    try:
-        return "model" in read_toml(place / "config.toml")
-    except (RunError, EvidenceError):
-        return False
-
-
 @dataclass
 class _Seen:
     """The last batch of responses, kept until its step has been recorded."""
@@ -287,7 +281,7 @@ def _restore_reference(layout: Layout, workshop: Workshop, state: LanguageState)
     else:
         place = str(layout.warmup) if recipe.warmup.steps else recipe.model
         state.reference = load(place, dtype=recipe.policy.dtype).policy.base()
-    check_reference(state, f"rl {state.step}")
+    check_reference(state)
 
 
 def _engine(workshop: Workshop, state: LanguageState) -> Engine:
@@ -297,7 +291,9 @@ def _engine(workshop: Workshop, state: LanguageState) -> Engine:
         return workshop.engine(state.policy)
     from assay.policies.engines.vllm import VllmEngine
 
-    return VllmEngine(Path(workshop.recipe.model), dtype=options.dtype, context=workshop.loaded.context)
+    return VllmEngine(
+        Path(workshop.recipe.model), dtype=options.dtype, context=workshop.loaded.context, memory=VLLM_MEMORY
+    )
 
 
 def _monitor(workshop: Workshop) -> Callable[[LanguageState], Record]:

@@ -47,11 +47,21 @@ def load_checkpoint(layout: Layout, policy: CausalPolicy, recipe: LanguageRecipe
     record = read_json(layout.checkpoint / STATE)
     tensors = [_tensors(layout.checkpoint / name) for name in (WEIGHTS, OPTIMIZER)]
     try:
+        weights, moments = tensors
         return from_tensors(
-            policy, *tensors, record, base=base, warmup=recipe.warmup, rl=recipe.rl, place=str(layout.checkpoint)
+            policy,
+            weights,
+            moments,
+            record,
+            base=base,
+            warmup=recipe.warmup,
+            rl=recipe.rl,
+            place=str(layout.checkpoint),
         )
     except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{layout.checkpoint / STATE}: an entry is missing or of the wrong kind ({error})") from error
+        raise CheckpointError(
+            f"{layout.checkpoint / STATE}: an entry is missing or of the wrong kind ({error})"
+        ) from error
 
 
 def load_adapter(model: nn.Module, directory: Path) -> None:
@@ -62,7 +72,7 @@ def load_adapter(model: nn.Module, directory: Path) -> None:
     """
     from peft import set_peft_model_state_dict
 
-    found = set_peft_model_state_dict(model, _tensors(directory / "adapter_model.safetensors"))
+    found: Any = set_peft_model_state_dict(model, _tensors(directory / "adapter_model.safetensors"))
     if found.unexpected_keys:
         raise CheckpointError(f"{directory}: {found.unexpected_keys[0]} is no weight of this model's adapter")
 

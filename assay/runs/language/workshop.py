@@ -73,7 +73,9 @@ def read_task(recipe: LanguageRecipe) -> TextTask:
     check_problems(recipe, train=len(task.train), test=len(task.test))
     unanswered = [problem.number for problem in task.train if problem.answer is None]
     if recipe.warmup.steps and unanswered:
-        raise ConfigError(f"warmup.steps = {recipe.warmup.steps}: problem {unanswered[0]} has no answer to learn; set 0")
+        raise ConfigError(
+            f"warmup.steps = {recipe.warmup.steps}: problem {unanswered[0]} has no answer to learn; set 0"
+        )
     return task
 
 

@@ -53,16 +53,11 @@ def run(state: LanguageState, work: Workplace, hooks: Hooks) -> None:
             record |= hooks.monitor(state)
         hooks.emit(record, time.perf_counter() - began)
         if state.step % recipe.save_steps == 0 and state.step < length[state.phase]:
-            _save(state, hooks)
+            check_reference(state, f"rl {state.step}")
+            hooks.save(state)
         if hooks.stopping():
-            _save(state, hooks)
+            hooks.save(state)
             raise Interrupted(f"stopped after {state.phase} step {state.step} of {length[state.phase]}")
-
-
-def _save(state: LanguageState, hooks: Hooks) -> None:
-    if state.phase == "rl":
-        check_reference(state, f"rl {state.step}")
-    hooks.save(state)
 
 
 def _next_phase(state: LanguageState, work: Workplace, hooks: Hooks) -> None:

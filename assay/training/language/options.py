@@ -116,7 +116,6 @@ class GradingOptions(Section):
     self_test: Count = 20
     """Problems on which the grader is tried before training: gold is right, spoilt gold and nothing are not."""
 
-
     @field_validator("format")
     @classmethod
     def _is_an_expression(cls, pattern: str) -> str:

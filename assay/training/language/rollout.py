@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from jaxtyping import Float
@@ -17,9 +17,9 @@ from assay.errors import ConfigError, UpdateError
 from assay.policies.causal.tokens import Codec
 from assay.policies.engines import Decoding, Drawn, Engine, Request
 from assay.training.language.batch import Batch
-from assay.types import Grader, Outcome, Response, TextProblem
+from assay.types import Grader, Outcome, Response, Status, TextProblem
 
-STATUSES = ("right", "wrong", "unparseable", "timeout", "error")
+STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def roll_out(
 def outcome_counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
     """Return how many outcomes there are of each status."""
     counted = Counter(outcome.status for outcome in outcomes)
-    return {status: counted[status] for status in STATUSES}
+    return {str(status): counted[status] for status in STATUSES}
 
 
 def group_kinds(reward: Float[Tensor, " B"], group: Sequence[int], outcomes: Sequence[Outcome]) -> dict[str, int]:

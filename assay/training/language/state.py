@@ -74,8 +74,8 @@ def reference_digest(reference: CausalPolicy) -> str:
     return weights_digest(reference.frozen()) if adapted else model_digest(reference.model)
 
 
-def check_reference(state: LanguageState, point: str) -> None:
-    """Record the reference's digest at a point, which must be what it was when RL began.
+def check_reference(state: LanguageState, point: str | None = None) -> None:
+    """Check that the reference, if there is one, is what it was when RL began, and record its digest at a point.
 
     Raises:
         UpdateError: the reference has changed.
@@ -88,7 +88,8 @@ def check_reference(state: LanguageState, point: str) -> None:
             f"rl step {state.step}: the frozen reference changed (digest {digest[:12]}, was {first[:12]}); "
             "KL is no longer measured from where RL started"
         )
-    state.digests[point] = digest
+    if point is not None:
+        state.digests[point] = digest
 
 
 def to_tensors(state: LanguageState) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:

@@ -78,9 +78,7 @@ def warmup_step(state: LanguageState, work: Workplace) -> Record:
     state.optimizer.zero_grad(set_to_none=True)
     loss = differentiate_likelihood(state.policy, batch, budget=work.recipe.policy.token_budget)
     place = f"warmup step {state.step + 1}"
-    update = apply_gradients(
-        state.policy.trained(), state.optimizer, max_grad_norm=options.max_grad_norm, place=place
-    )
+    update = apply_gradients(state.policy.trained(), state.optimizer, max_grad_norm=options.max_grad_norm, place=place)
     state.step, state.version = state.step + 1, state.version + 1
     return {
         "phase": "warmup",
@@ -148,9 +146,7 @@ def rl_step(state: LanguageState, work: Workplace) -> Record:
             distance = gap(made.logp, rows.logp_sampler, made.scored)
             _check_gap(distance, sampler_gap(recipe), algorithm, place)
         passes.append(made)
-        update = apply_gradients(
-            state.policy.trained(), state.optimizer, max_grad_norm=rl.max_grad_norm, place=place
-        )
+        update = apply_gradients(state.policy.trained(), state.optimizer, max_grad_norm=rl.max_grad_norm, place=place)
         state.version += 1
     state.optimizer.zero_grad(set_to_none=True)
     state.step += 1
@@ -162,12 +158,11 @@ def rl_step(state: LanguageState, work: Workplace) -> Record:
         **_reward_record(rows, rollout),
         **length_record(rollout.drawn),
         "outcomes": outcome_counts(rollout.outcomes),
-        "groups": group_kinds(rows.reward, rollout.batch.group, rollout.outcomes),
         "stepped": update is not None,
         "learning_rate": rate,
         "num_tokens": state.tokens,
         **_norms(update),
-        **_pass_record(prepared, settings, passes),
+        **_pass_record(prepared, algorithm, settings, passes),
         **({} if distance is None else distance.record()),
     }
 
@@ -209,12 +204,14 @@ def _rows(state: LanguageState, work: Workplace, settings: Settings, rollout: Ro
 
 def _check_gap(found: Gap, limit: float, algorithm: Algorithm, place: str) -> None:
     if found.unscored:
-        raise UpdateError(f"{place}: the sampler gave no log-probability for {found.unscored} tokens; nothing was updated")
+        raise UpdateError(
+            f"{place}: the sampler gave no log-probability for {found.unscored} tokens; nothing was updated"
+        )
     if not found.difference_max <= limit and not corrects_sampler(algorithm):
         raise UpdateError(
-            f"{place}: sampler and trainer differ by {found.difference_max:.3g} nats on a token (limit {limit:g}), so the "
-            "responses were not drawn from the policy that is updated; nothing was updated. Where the sampler is meant "
-            "to differ, use rl.algorithm = 'tis', 'mis' or 'sequence_is', which weigh responses by the difference, or "
+            f"{place}: sampler and trainer differ by {found.difference_max:.3g} nats on a token (limit {limit:g}), so "
+            "the responses were not drawn from the policy that is updated; nothing was updated. Where the sampler is "
+            "meant to differ, use rl.algorithm = 'tis', 'mis' or 'sequence_is', which weigh responses by the difference, or "
             "set rl.max_sampler_gap"
         )
 
@@ -223,34 +220,36 @@ def _reward_record(rows: Rows, rollout: Rollout) -> Record:
     """Return what TRL records of rewards, over the responses that have one; 0 where none has."""
     scored = ~rows.reward.isnan()
     reward = rows.reward[scored]
-    constant = sum(count for kind, count in group_kinds(rows.reward, rollout.batch.group, rollout.outcomes).items() if kind != "informative")
+    kinds = group_kinds(rows.reward, rollout.batch.group, rollout.outcomes)
+    constant = len(rollout.problems) - kinds["informative"]
     record = {
         "reward": float(reward.mean()) if len(reward) else 0.0,
         "reward_std": float(reward.std()) if len(reward) > 1 else 0.0,
         "frac_reward_zero_std": constant / len(rollout.problems),
+        "groups": kinds,
     }
     log_ratio = log_ratio_to_reference(rows).sum(1)
     return {**record, "kl": float(log_ratio.mean())}
 
 
-def _pass_record(prepared: Prepared, settings: Settings, passes: list[Pass]) -> Record:
+def _pass_record(prepared: Prepared, algorithm: Algorithm, settings: Settings, passes: list[Pass]) -> Record:
     """Return what the passes over a batch say: the first one's loss and entropy, the last one's clipped ratios."""
     if not passes:
         return {"loss": 0.0}
     first, last = passes[0], passes[-1]
     record: Record = {"loss": first.loss, "entropy": float(first.entropy[first.scored].mean())}
-    if len(passes) > 1:
-        record |= clip_ratios(last.logp - first.logp, prepared.adv, last.scored, settings)
+    if len(passes) > 1 and "clip_low" in algorithm.live:
+        record |= clip_ratios(last.logp - first.logp, prepared.adv, prepared.rows.mask, settings)
     return record
 
 
 def clip_ratios(
-    log_ratio: Float[Tensor, "B T"], adv: Float[Tensor, "B T"], scored: Tensor, settings: Settings
+    log_ratio: Float[Tensor, "B T"], adv: Float[Tensor, "B T"], mask: Tensor, settings: Settings
 ) -> dict[str, float]:
     """Return the shares of tokens whose ratio is beyond the clip on the side that cuts their gradient."""
     ratio = log_ratio.exp()
-    low = (scored & (ratio < 1 - settings.clip_low) & (adv < 0)).sum() / scored.sum()
-    high = (scored & (ratio > 1 + settings.clip_high) & (adv > 0)).sum() / scored.sum()
+    low = (mask & (ratio < 1 - settings.clip_low) & (adv < 0)).sum() / mask.sum()
+    high = (mask & (ratio > 1 + settings.clip_high) & (adv > 0)).sum() / mask.sum()
     return {
         "clip_ratio/low_mean": float(low),
         "clip_ratio/high_mean": float(high),

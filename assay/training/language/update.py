@@ -1,4 +1,4 @@
-"""The gradient of a batch, summed over parts of it. Which parts they are cannot change it: every count is the batch's."""
+"""The gradient of a batch, summed over its parts. No choice of parts changes it: every count is the batch's."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def differentiate(
                 token_kl=None if made.kl is None else spread(made.kl, mask),
             )
             value = loss(algorithm, settings, dataclasses.replace(taken, rows=columns))
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
         table[index], scored[index] = logp.detach().to(table.dtype), mask.to(table.device)
         entropy[index] = spread(made.entropy.detach(), mask).to(table.dtype)
         total += float(value.detach())

@@ -33,6 +33,6 @@ def differentiate_likelihood(policy: CausalPolicy, batch: Batch, *, budget: int)
             logp = spread(flat, batch.mask[list(part)]).sum(1)
             weights = sequence_mean(len(part), total=len(rows), dtype=logp.dtype).to(logp.device)
             loss = weighted_loss(likelihood_terms(logp), weights)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         total += float(loss.detach())
     return total

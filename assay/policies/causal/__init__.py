@@ -1,0 +1,1 @@
+"""Causal language models of Transformers: loaded, read in packed rows, drawn from, scored."""
