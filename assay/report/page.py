@@ -31,7 +31,7 @@ def build_page(directory: Path) -> str:
 def render(run: Run) -> str:
     """Return the page about a run that has been read."""
     lines = budget.budget_lines(run)
-    template = _environment().get_template("page.html.j2")
+    template = environment().get_template("page.html.j2")
     return template.render(
         run=run,
         splits=SPLITS,
@@ -53,8 +53,9 @@ def render(run: Run) -> str:
 
 
 @cache
-def _environment() -> Environment:
-    environment = Environment(
+def environment() -> Environment:
+    """Return what templates are rendered in: escaping on, an undefined name an error, numbers written one way each."""
+    made = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
@@ -62,7 +63,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {
+    made.filters |= {
         "percent": notation.percent,
         "in_points": notation.points,
         "decimals": notation.decimals,
@@ -70,5 +71,5 @@ def _environment() -> Environment:
         "significant": notation.significant,
         "count": notation.count,  # in place of jinja's own, which counts items
     }
-    environment.globals |= {"percent_range": notation.percent_range, "counted": notation.counted}
-    return environment
+    made.globals |= {"percent_range": notation.percent_range, "counted": notation.counted}
+    return made

@@ -47,14 +47,15 @@ def expected_update(recipe: Any, policy: Any, model: Any, reference: Any, **cut:
         law = {said: float(logp.sum().exp()) for said, logp in probabilities(model, work.prompts[0], **cut).items()}
     assert sum(law.values()) == pytest.approx(1.0)
     total = {name: torch.zeros_like(value) for name, value in policy.trained()}
-    for group in itertools.product(law, repeat=2):
+    for group in itertools.combinations_with_replacement(law, 2):  # in either order
+        chance = law[group[0]] * law[group[1]] * (1 if group[0] == group[1] else 2)
         engine.groups = [group]
         state = rl_state(policy, recipe, reference=reference)
         state.optimizer = watched = Watched(policy)
         rl_step(state, work)
         for gradient in watched.gradients:
             for name, value in gradient.items():
-                total[name] += law[group[0]] * law[group[1]] * value
+                total[name] += chance * value
     return total
 
 
@@ -75,7 +76,7 @@ def ascent(model: Any, plain: Any, prompt: tuple[int, ...], *, kl: str, entropy:
         if kl == "sequence":
             with torch.no_grad():
                 ref = probabilities(plain, prompt)
-            made = made - BETA * sum(l.sum().exp() * (l.sum() - ref[said].sum()) for said, l in law.items())
+            made = made - BETA * sum(own.sum().exp() * (own.sum() - ref[said].sum()) for said, own in law.items())
         if kl == "frozen":
             with torch.no_grad():
                 ref_states = [law for _, law in states(plain, prompt)]
@@ -333,7 +334,10 @@ def test_steps_go_through_the_problems_in_a_cycle_with_numbers_of_their_own():
         assert rollout.batch.group == (0, 0, 0, 1, 1, 1, 2, 2, 2)
         assert [rollout.batch.prompts[g] for g in range(3)] == [work.prompts[n - 10] for n in record["problems"]]
         assert len({rollout.batch.responses[row] for row in range(3)}) > 1
-    read = [sum(len(r.batch.prompts[g]) + len(t) for g, t in zip(r.batch.group, r.batch.responses, strict=True)) for r in seen]
+    read = [
+        sum(len(r.batch.prompts[g]) + len(t) for g, t in zip(r.batch.group, r.batch.responses, strict=True))
+        for r in seen
+    ]
     assert [record["num_tokens"] for record in records] == list(itertools.accumulate(read))
 
 

@@ -83,7 +83,8 @@ def _attention(
     layout = _current.get(None)
     if layout is None:
         raise InputError("a model with shared attention was called without a layout; call it through its policy")
-    for name, odd in {"dropout": dropout, "softcap": kwargs.get("softcap"), "s_aux": kwargs.get("s_aux")}.items():
+    given = {"dropout": dropout, "a mask": attention_mask, **{name: kwargs.get(name) for name in ("softcap", "s_aux")}}
+    for name, odd in given.items():
         if odd is not None and not (isinstance(odd, float) and odd == 0.0):
             raise InputError(f"{type(module).__name__}: attention with {name} is not one that responses can share")
     if sliding_window is not None and layout.longest > sliding_window:

@@ -18,6 +18,7 @@ from assay.core.digest import model_digest
 from assay.errors import ConfigError
 from assay.policies.causal.attention import recomputed, register
 from assay.policies.causal.model import CausalPolicy
+from assay.policies.causal.probe import check_packing
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}
 """Type of the weights for each setting; under bfloat16 the body's matrix products alone are in it."""
@@ -65,7 +66,8 @@ def load(
         seed: of the adapters' first values.
 
     Raises:
-        ConfigError: nothing of that name, a file is missing or damaged, or tokenizer and model do not fit together.
+        ConfigError: nothing of that name, a file is missing or damaged, tokenizer and model do not fit together, or
+            the architecture cannot read packed rows.
     """
     place, file = _find(name)
     given = {"gguf_file": file} if file else {}
@@ -81,6 +83,7 @@ def load(
     if lora:
         model = _with_adapters(model, lora, lora_alpha or 2.0 * lora, seed)
     policy = CausalPolicy(model, autocast=torch.bfloat16 if dtype == "bfloat16" else None)
+    check_packing(policy, name=name)
     return Loaded(policy, tokenizer, context, stop, digest)
 
 
@@ -188,9 +191,10 @@ def _check_tokenizer(name: str, model: Any, tokenizer: Any) -> None:
 
 def _context(config: Any) -> int:
     longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 2**31
-    layers = getattr(config, "layer_types", None) or []
-    if "sliding_attention" in layers:
-        longest = min(longest, config.sliding_window)
+    layers = getattr(config, "layer_types", None) or ["sliding_attention"]  # without a list, every layer has the window
+    for kind, name in (("sliding_attention", "sliding_window"), ("chunked_attention", "attention_chunk_size")):
+        if kind in layers:
+            longest = min(longest, getattr(config, name, None) or longest)
     return int(longest)
 
 

@@ -9,7 +9,7 @@ from assay.errors import ConfigError, InputError
 from assay.types import Message, Response
 
 TAIL = 16
-"""Tokens at the end of a response in which a stop string is looked for, beyond one for each of its characters."""
+"""Tokens at the end of a response in which a stop string is looked for, beyond one for each of its bytes."""
 
 
 class Codec:
@@ -23,7 +23,8 @@ class Codec:
         system: what a chat begins with; empty for nothing.
 
     Raises:
-        ConfigError: a chat is asked for and the tokenizer has no chat template, or nothing can end a response.
+        ConfigError: a chat is asked for and the tokenizer has no chat template, nothing can end a response, or a stop
+            string can never be seen.
     """
 
     def __init__(
@@ -45,7 +46,12 @@ class Codec:
             raise ConfigError(
                 "the tokenizer has no end-of-sequence token; give task.stop a string that ends a response"
             )
-        self._reach = TAIL + max((len(text) for text in stop), default=0)
+        for text, special in ((text, special) for text in stop for special in tokenizer.all_special_tokens):
+            if special in text:
+                raise ConfigError(
+                    f"task.stop = {text!r}: {special} is a special token, which no text shows; leave it out"
+                )
+        self._reach = TAIL + max((len(text.encode()) for text in stop), default=0)
 
     def prompt(self, prompt: str | Sequence[Message]) -> tuple[int, ...]:
         """Return the tokens of a prompt, with one beginning-of-sequence token where the model has one.
@@ -56,14 +62,7 @@ class Codec:
         Raises:
             InputError: the prompt has no tokens, or is a chat and the tokenizer has no template.
         """
-        turns = self._turns(prompt)
-        if turns is None:
-            ids = self._plain(str(prompt))
-        else:
-            if not getattr(self.tokenizer, "chat_template", None):
-                raise InputError("a prompt is a chat, and the tokenizer has no chat template; write it as plain text")
-            text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-            ids = self.tokenizer(text, add_special_tokens=False).input_ids
+        ids = self._ids(prompt) if prompt else []
         if not ids:
             raise InputError(f"prompt {prompt!r} has no tokens; every problem needs a prompt")
         return tuple(ids)
@@ -80,9 +79,8 @@ class Codec:
             before, whole = self._plain(str(prompt)), self._plain(str(prompt) + answer + ending)
             if whole[: len(before)] == before:
                 ids = whole[len(before) :]
-        if not self.stop:
-            ids = [*ids, self.tokenizer.eos_token_id]
-        return tuple(ids)
+        end = self.tokenizer.eos_token_id
+        return (*ids, *([] if self.stop else [min(self.stop_tokens) if end is None else end]))
 
     def response(self, tokens: Sequence[int], *, truncated: bool) -> Response:
         """Return what a response says, without special tokens and without what ended it."""
@@ -94,6 +92,16 @@ class Codec:
         """Return whether the last token completed a stop string."""
         text = self._text(tokens[-self._reach :])
         return any(stop in text for stop in self.stop)
+
+    def _ids(self, prompt: str | Sequence[Message]) -> list[int]:
+        turns = self._turns(prompt)
+        if turns is None:
+            return self._plain(str(prompt))
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise InputError("a prompt is a chat, and the tokenizer has no chat template; write it as plain text")
+        text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False).input_ids
+        return ids
 
     def _turns(self, prompt: str | Sequence[Message]) -> list[dict[str, str]] | None:
         """Return a prompt as the turns of a chat, or None where it is plain text."""
@@ -107,12 +115,13 @@ class Codec:
         return turns
 
     def _plain(self, text: str) -> list[int]:
-        bos, eos = self.tokenizer.bos_token, self.tokenizer.eos_token
-        written = bos is not None and text.startswith(bos)
-        ids: list[int] = self.tokenizer(text, add_special_tokens=not written).input_ids
-        if ids and ids[-1] == self.tokenizer.eos_token_id and not text.endswith(eos):
-            ids = ids[:-1]
-        return ids
+        bare: list[int] = self.tokenizer(text, add_special_tokens=False).input_ids
+        bos = self.tokenizer.bos_token
+        if bos is not None and text.startswith(bos):
+            return bare
+        ids: list[int] = self.tokenizer(text).input_ids
+        places = (place for place in range(len(ids)) if ids[place : place + len(bare)] == bare)
+        return ids[: next(places, len(ids) - len(bare)) + len(bare)]  # what begins it, and nothing that would end it
 
     def _text(self, tokens: Sequence[int]) -> str:
         text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)

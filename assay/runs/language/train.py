@@ -35,6 +35,7 @@ from assay.runs.language.samples import append_sample
 from assay.runs.language.seal import seal
 from assay.runs.language.weights import load_checkpoint, save_checkpoint
 from assay.runs.language.workshop import Problems, Workshop, data_facts, opened, read_task, settings_of, tested
+from assay.tasks.selftest import SelfTest, require
 from assay.tasks.text import TextTask
 from assay.training.language.loop import Hooks, run
 from assay.training.language.recipe import LanguageRecipe, build_language_recipe, estimator_of
@@ -76,6 +77,7 @@ class Watch:
 
     Attributes:
         on_task: receives the problems once they are split, before the model is loaded.
+        on_test: receives what the grader made of known answers, if it was tried.
         on_start: receives the recipe, the directory and the counts of problems once nothing stands in the way.
         on_step: receives each step's record and seconds, and the batch of responses it was made from, if any.
         on_work: is told what is being done outside of steps.
@@ -83,6 +85,7 @@ class Watch:
     """
 
     on_task: Callable[[TextTask], None] = lambda task: None
+    on_test: Callable[[SelfTest], None] = lambda test: None
     on_start: Callable[[LanguageRecipe, Path, Mapping[str, int]], None] = lambda recipe, place, counts: None
     on_step: Callable[[Record, float, Rollout | None], None] = lambda record, seconds, rollout: None
     on_work: Callable[[str], None] = lambda text: None
@@ -103,6 +106,8 @@ def train_language(recipe: LanguageRecipe, output: Path | None = None, *, watch:
         UpdateError: a guard stopped the run; it can be resumed from its last checkpoint.
         Interrupted: ``watch.stopping`` asked for it.
     """
+    if recipe.policy.engine == "vllm" and not Path(recipe.model).is_dir():
+        raise ConfigError(f"model = {recipe.model}: policy.engine = 'vllm' opens a directory; download it and name its place")
     task = read_task(recipe)
     watch.on_task(task)
     problems = {"train": task.train, "test": task.test}
@@ -111,6 +116,9 @@ def train_language(recipe: LanguageRecipe, output: Path | None = None, *, watch:
         raise RunError(f"{place}: exists already; a run is never overwritten, choose a new --output")
     with opened(recipe, problems) as workshop:
         made = tested(recipe, task.train, workshop)
+        if made is not None:
+            watch.on_test(made)
+            require(made)
         _check_export(workshop)
         layout = Layout(place)
         create(place)

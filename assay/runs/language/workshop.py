@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from assay.errors import ConfigError
@@ -15,7 +14,7 @@ from assay.policies.causal.model import CausalPolicy
 from assay.policies.causal.tokens import Codec
 from assay.policies.engines import Engine
 from assay.tasks.grading import WorkerGrader
-from assay.tasks.selftest import SelfTest, require, self_test
+from assay.tasks.selftest import SelfTest, self_test
 from assay.tasks.text import TextTask, build_task
 from assay.training.language.recipe import LanguageRecipe, check_problems
 from assay.training.language.rollout import encode
@@ -130,27 +129,16 @@ def opened(recipe: LanguageRecipe, problems: Problems) -> Iterator[Workshop]:
 
 
 def tested(recipe: LanguageRecipe, problems: Sequence[TextProblem], workshop: Workshop) -> SelfTest | None:
-    """Try the grader on answers that are known, and refuse it where it fails; None where the recipe asks for none.
-
-    Raises:
-        ConfigError: gold is not right, or what is no answer is.
-    """
+    """Try the grader on answers that are known; None where the recipe asks for none."""
     if not recipe.grading.self_test:
         return None
-    made = self_test(
+    return self_test(
         workshop.grader,
         list(problems[: recipe.grading.self_test]),
         encode=lambda text: workshop.loaded.tokenizer(text, add_special_tokens=False).input_ids,
     )
-    require(made)
-    return made
 
 
 def settings_of(recipe: LanguageRecipe) -> Record:
     """Return every setting that is given, as ``config.toml`` and the evidence hold it."""
     return recipe.model_dump(mode="json", exclude_none=True)
-
-
-def base_directory(recipe: Path) -> Path:
-    """Return the directory that a recipe's relative paths start from."""
-    return recipe.resolve().parent

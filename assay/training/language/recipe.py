@@ -62,6 +62,7 @@ class LanguageRecipe(Section):
     def _no_contradiction(self) -> LanguageRecipe:
         algorithm, _ = estimator(self.rl)
         found = [*mismatches(self.data, self.reward, self.task, self.grading), *self._sizes(), *self._idle(algorithm)]
+        found += self._beyond_vllm()
         if found:
             raise ValueError("; ".join(found))
         return self
@@ -102,6 +103,18 @@ class LanguageRecipe(Section):
                     f"{name}.problems_per_step = {section.problems_per_step} is more than {where}, and a step takes no "
                     f"problem twice; use {train} or fewer"
                 )
+
+    def _beyond_vllm(self) -> Iterator[str]:
+        """Say what the vllm engine cannot do here."""
+        if self.policy.engine != "vllm":
+            return
+        if self.task.stop:
+            yield (
+                f"task.stop = {list(self.task.stop)}: under policy.engine = 'vllm' a response ends by a token alone; leave "
+                "it out, or use engine = 'own'"
+            )
+        if self.lora:
+            yield f"lora = {self.lora}: policy.engine = 'vllm' takes whole weights here; use engine = 'own', or lora = 0"
 
     def _idle(self, algorithm: Algorithm) -> Iterator[str]:
         """Say which settings could do nothing."""

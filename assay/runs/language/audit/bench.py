@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from assay.audit.check import SubjectError
@@ -40,6 +39,8 @@ FAR = 0.12
 """How far weights are moved, over the size of a standard normal."""
 NO_CLIPPING = 1e300
 LIVELY = 50
+VARIED = 0.01
+"""Smallest variance of the reward."""
 
 
 def reward(problem: TextProblem, response: Response) -> float | None:
@@ -206,6 +207,16 @@ def bench(
     return Bench(miniature, counted, state, codec, Workplace(counted, problems, prompts, codec, engine, Table(score)))
 
 
+def telling(miniature: Miniature) -> bool:
+    """Return whether several responses of unequal rewards are likely enough on each problem for mistakes to show."""
+    for place in prompted(bench(miniature, script=True)):
+        chance = place.problem.sampler_logp.exp()
+        mean = (chance * place.problem.reward).sum()
+        if len(place.problem.drawn) < 3 or float((chance * (place.problem.reward - mean).square()).sum()) < VARIED:
+            return False
+    return True
+
+
 def own_engine(policy: CausalPolicy, codec: Codec, recipe: LanguageRecipe) -> OwnEngine:
     """Return the package's engine as a run sets it up."""
     options = recipe.policy
@@ -266,13 +277,22 @@ def possible(problem: TreeProblem, members: Iterable[int]) -> bool:
     return bool((problem.sampler_logp[list(members)] > float("-inf")).all())
 
 
-def gradient_gap(made: Gradient, expected: Gradient) -> float:
-    """Return the norm of the difference over the norm of what is expected; infinite for a NaN. Absent is zero."""
-    names = made.keys() | expected.keys()
-    zeros: dict[str, Float[Tensor, "..."]] = {name: torch.zeros_like({**made, **expected}[name]) for name in names}
-    far = sum(float((made.get(n, zeros[n]) - expected.get(n, zeros[n])).square().sum()) for n in names)
-    size = sum(float(value.square().sum()) for value in expected.values())
-    gap = float((far / (size or 1.0)) ** 0.5)
+def norm(made: Gradient) -> float:
+    """Return the norm of a whole gradient."""
+    return float(sum(float(value.square().sum()) for value in made.values()) ** 0.5)
+
+
+def gradient_gap(made: Gradient, expected: Gradient, *, scale: float = 0.0) -> float:
+    """Return the norm of the difference over that of what is expected; infinite for a NaN. Absent is zero.
+
+    Args:
+        made: what was found.
+        expected: what should have been.
+        scale: the norm of a typical gradient, where what is expected may be smaller than its rounding.
+    """
+    zero = {name: torch.zeros_like(value) for name, value in {**made, **expected}.items()}
+    far = norm({name: made.get(name, none) - expected.get(name, none) for name, none in zero.items()})
+    gap = far / (max(norm(expected), scale) or 1.0)
     return gap if gap == gap else float("inf")
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from assay.audit.check import Check, answers, verdict_of
 from assay.audit.gradients import Prompted
+from assay.errors import AssayError
 from assay.policies.engines import Drawn
-from assay.runs.language.audit.bench import Bench, Gradient, Score, bench, drawn, gradient_gap, prompted, reward, worst
+from assay.runs.language.audit.bench import Bench, Gradient, Score, bench, drawn, gradient_gap, norm, prompted, reward, worst
 from assay.runs.language.audit.gradient import least
 from assay.runs.language.audit.miniature import Miniature, with_rl
-from assay.runs.language.audit.partition import unclipped
+from assay.runs.language.audit.batching import unclipped
 from assay.training.language.recipe import LanguageRecipe, estimator_of
 from assay.types import Response, TextProblem
 
@@ -33,18 +32,17 @@ def group_semantics(miniature: Miniature) -> Check:
     turned = made.of_groups([[*group[1:], group[0]][::-1] for group in groups])
     error = gradient_gap(turned, first)
     findings = [f"responses of each group in another order: {worst(turned, first)}"] if error > miniature.tolerance else []
-    found, gap = _unscorable(made, groups)
-    findings += [*found, *_constant(miniature, recipe, problems, groups)]
-    algorithm, _ = estimator_of(recipe)
-    constant = ""
-    if algorithm.name not in WITHOUT_BASELINE:
-        constant = ", a constant group has an advantage of exactly zero"
+    found, gap = _unscorable(made, groups, norm(first))
+    few, further = _too_few(made, groups, norm(first))
+    cases = _constant_groups(recipe, groups)
+    findings += [*found, *few, *_constant(miniature, recipe, cases, norm(first))]
+    constant = f", a constant group ({' or '.join(cases)}) has an advantage of exactly zero" if cases else ""
     return verdict_of(
         "I4",
         f"the order of a group does not matter{constant}, and a response without a score leaves its group as if it had "
-        "not been drawn",
+        "not been drawn; a group with too few scores leaves the batch",
         findings,
-        error=max(error, gap),
+        error=max(error, gap, further),
         tolerance=miniature.tolerance,
         why=miniature.why,
         exactness=f"groups of {size}",
@@ -58,10 +56,10 @@ def _passes(recipe: LanguageRecipe) -> int:
 def _varied(place: Prompted, size: int, number: int) -> list[Drawn]:
     """Return different responses, of different lengths and rewards."""
     there = place.problem.drawn.tolist()
-    return drawn(place.problem, [there[(3 * member + number) % len(there)] for member in range(size)])
+    return drawn(place.problem, [there[(member + number) % len(there)] for member in range(size)])
 
 
-def _unscorable(made: Bench, groups: list[list[Drawn]]) -> tuple[list[str], float]:
+def _unscorable(made: Bench, groups: list[list[Drawn]], scale: float) -> tuple[list[str], float]:
     """Take the score of two responses to the first problem away, and compare with the batch without them."""
     lost = {groups[0][0].tokens, groups[0][1].tokens}
     number = made.work.problems[0].number
@@ -72,31 +70,60 @@ def _unscorable(made: Bench, groups: list[list[Drawn]]) -> tuple[list[str], floa
     other = bench(made.miniature, made.recipe, script=True, score=score)
     with_them = other.of_groups(groups)
     without = other.of_groups([[one for one in groups[0] if one.tokens not in lost], groups[1]])
-    gap = gradient_gap(with_them, without)
+    gap = gradient_gap(with_them, without, scale=scale)
     if gap <= made.miniature.tolerance:
         return [], gap
     where = worst(with_them, without) if with_them and without else "one of them is no step at all"
     return [f"responses {sorted(lost)} without a score, against the batch without them: {where}"], gap
 
 
-def _constant(
-    miniature: Miniature, recipe: LanguageRecipe, problems: Sequence[Prompted], groups: list[list[Drawn]]
-) -> list[str]:
-    """Say where groups of one reward have a gradient of their own."""
+def _too_few(made: Bench, groups: list[list[Drawn]], scale: float) -> tuple[list[str], float]:
+    """Leave one score too few in the first group, and compare with the batch without that group."""
+    algorithm, settings = estimator_of(made.recipe)
+    left = max(algorithm.least, settings.k if "k" in algorithm.live else 0) - 1
+    number, met = made.work.problems[0].number, 0
+
+    def score(problem: TextProblem, response: Response) -> float | None:
+        nonlocal met
+        met += problem.number == number
+        return None if problem.number == number and met > left else reward(problem, response)
+
+    try:
+        fewer = bench(made.miniature, made.recipe, script=True, score=score).of_groups(groups)
+    except AssayError as error:
+        return [f"a group with {left} scores stops the run: {error}"], 0.0
+    without = bench(made.miniature, made.recipe, script=True, only=1).of_groups(groups[1:])
+    gap = gradient_gap(fewer, without, scale=scale)
+    found = f"a group with {left} scores is not out of the batch: its gradient is off by {gap:.3g} of that without it"
+    return ([] if gap <= made.miniature.tolerance else [found]), gap
+
+
+def _constant_groups(recipe: LanguageRecipe, groups: list[list[Drawn]]) -> dict[str, list[list[Drawn]]]:
+    """Return batches whose groups have one return each, where the algorithm has a baseline of the group."""
     algorithm, settings = estimator_of(recipe)
     if algorithm.name in WITHOUT_BASELINE:
-        return []
-    ended = [next(one for one in group if not one.truncated) for group in groups]
+        return {}
+    ended = [next((one for one in group if not one.truncated), group[0]) for group in groups]
     cases = {"one response over and over": [[one] * recipe.rl.num_generations for one in ended]}
-    if settings.kl not in ("reward", "reward_to_go") and not settings.overlong_length:
+    if settings.kl != "reward" and not settings.overlong_length:
         cases["different responses of one reward"] = groups
+    return cases
+
+
+def _constant(
+    miniature: Miniature, recipe: LanguageRecipe, cases: dict[str, list[list[Drawn]]], scale: float
+) -> list[str]:
+    """Say where groups of one reward have a gradient of their own. With the KL in the reward, equal responses have equal
+    returns up to the rounding of their scores; without it a single bit is too much."""
+    _, settings = estimator_of(recipe)
     silent = settings.kl in ("none", "reward") and not settings.entropy
+    allowed = miniature.tolerance * scale if settings.kl == "reward" else 0.0
     findings = []
     for name, members in cases.items():
         low, high = (_with_score(miniature, recipe, members, value) for value in (0.0, 1.0))
-        if silent and (low or high):
-            findings.append(f"{name}: the optimizer steps, where nothing can have a gradient")
-        elif low.keys() != high.keys() or any(not bool((low[key] == high[key]).all()) for key in low):
+        if silent and max(norm(low), norm(high)) > allowed:
+            findings.append(f"{name}: a gradient of norm {max(norm(low), norm(high)):.3g}, where there is nothing to learn")
+        elif not silent and gradient_gap(low, high):
             findings.append(f"{name}: the gradient depends on what that reward is")
     return findings
 

@@ -26,7 +26,7 @@ LENGTH = 2
 """Longest response."""
 TOKENS = 3
 """Size of the vocabulary: what ends a response, and two letters."""
-INNER, RANK = 24, 2
+INNER, RANK, STEPS = 24, 2, 64
 TOLERANCE = 1e-10
 """Relative, where all is float64."""
 _SIZES = {
@@ -86,17 +86,23 @@ def with_policy(recipe: LanguageRecipe, **settings: object) -> LanguageRecipe:
     return recipe.model_copy(update={"policy": recipe.policy.model_copy(update=settings)})
 
 
-def build(recipe: LanguageRecipe, family: Mapping[str, Any], directory: Path) -> Miniature:
+def build(recipe: LanguageRecipe, family: Mapping[str, Any], directory: Path, *, seed: int = 0) -> Miniature:
     """Write a small model of a family to a directory, and cut a recipe down to it.
+
+    Args:
+        recipe: the run's own.
+        family: config of a model of the family.
+        directory: is filled.
+        seed: of the random weights.
 
     Raises:
         SubjectError: there can be no such model that small.
     """
     stop = recipe.task.stop[:1]
     config = foreign(f"a small {family.get('model_type')}", _small, family, end=None if stop else 0)
-    model = foreign(f"a small {family.get('model_type')}", _spread, config)
-    _tokenizer(stop[0] if stop else "<end>", ends=not stop).save_pretrained(directory)
+    model = foreign(f"a small {family.get('model_type')}", _spread, config, seed)
     model.save_pretrained(directory)
+    _write_tokenizer(stop[0] if stop else "<end>", not stop, directory)
     miniature = Miniature(scaled(recipe, directory), recipe, directory, type(model).__name__)
     coarsest = _coarsest(miniature)
     if coarsest is torch.float64:
@@ -121,7 +127,7 @@ def scaled(recipe: LanguageRecipe, directory: Path) -> LanguageRecipe:
         "lora_alpha": recipe.policy.lora_alpha * rank / max(recipe.lora, 1),
     }
     cut = {
-        "steps": max(rl.steps, 2),
+        "steps": max(rl.steps, STEPS),
         "problems_per_step": 2,
         "max_completion_length": LENGTH,
         "top_k": min(rl.top_k, TOKENS - 1),
@@ -192,14 +198,14 @@ def _small(family: Mapping[str, Any], *, end: int | None) -> Any:
     return type(original)(**{**given, **{name: value for name, value in named.items() if name in given}})
 
 
-def _spread(config: Any) -> nn.Module:
+def _spread(config: Any, seed: int) -> nn.Module:
     """Return a model of a config with random weights, large enough that no two tokens are nearly alike."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float64)
         with torch.no_grad():
             for value in model.parameters():
@@ -212,8 +218,14 @@ def _spread(config: Any) -> nn.Module:
     return made
 
 
-def _tokenizer(end: str, *, ends: bool) -> Any:
-    """Return a tokenizer of what ends a response and two letters; a letter is a token. Padding is the end, a trap."""
+def _write_tokenizer(end: str, special: bool, directory: Path) -> None:
+    """Write a tokenizer of what ends a response and two letters, a token each. Padding is the end, as a trap.
+
+    Args:
+        end: the token's text.
+        special: whether it is the end of sequence; otherwise it is a stop string, and there is none.
+        directory: beside the model.
+    """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -222,8 +234,11 @@ def _tokenizer(end: str, *, ends: bool) -> Any:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=letters[0]))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tokenizer.decoder = decoders.Fuse()
-    special = {"eos_token": end, "pad_token": end} if ends else {}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(directory)
+    path = directory / "tokenizer_config.json"
+    written = json.loads(path.read_text(encoding="utf-8"))
+    mine = dict.fromkeys(("eos_token", "pad_token"), end if special else None)  # else a family's own would be added
+    path.write_text(json.dumps({**written, **mine, "bos_token": None, "unk_token": None}), encoding="utf-8")
 
 
 def _coarsest(miniature: Miniature) -> torch.dtype:

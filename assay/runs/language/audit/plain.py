@@ -63,9 +63,12 @@ class Plain:
 
 @contextmanager
 def _eager(model: Any) -> Iterator[None]:
-    """Give a model Transformers' own attention, and afterwards the shared one again."""
+    """Give a model Transformers' own attention and keep its activations, and afterwards put it back."""
+    training = model.training
     model.set_attn_implementation("eager")
+    model.eval()
     try:
         yield
     finally:
         model.set_attn_implementation(register())
+        model.train(training)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from assay.audit.check import Check, answers, verdict_of
+from assay.audit.check import Check, answers, relative_gap, verdict_of
 from assay.core.estimator import Rows, loss, prepare
 from assay.core.streams import Stream
 from assay.policies.causal.model import CausalPolicy
@@ -96,10 +96,10 @@ def _plain_passes(made: Bench, rollout: Rollout, moves: Gradient) -> list[Gradie
     algorithm, settings = algorithm_settings
     start = {name: value.detach().clone() for name, value in policy.trained()}
     named, passes, logp_old = dict(policy.trained()), [], None
-    first = _plain_rows(made, rollout)
+    first = plain_rows(made, rollout)
     prepared = prepare(algorithm, settings, dataclasses.replace(first, logp=first.logp.detach()))
     for _ in range(made.recipe.rl.num_iterations):
-        rows = _plain_rows(made, rollout)
+        rows = plain_rows(made, rollout)
         logp_old = rows.logp.detach() if logp_old is None else logp_old
         columns = dataclasses.replace(rows, logp_old=logp_old, mask=prepared.rows.mask)
         value = loss(algorithm, settings, dataclasses.replace(prepared, rows=columns))
@@ -112,7 +112,7 @@ def _plain_passes(made: Bench, rollout: Rollout, moves: Gradient) -> list[Gradie
     return passes
 
 
-def _plain_rows(made: Bench, rollout: Rollout) -> Rows:
+def plain_rows(made: Bench, rollout: Rollout) -> Rows:
     """Return a batch as the estimators see it, every number of it from Transformers' own forward."""
     batch, reference = rollout.batch, made.state.reference
     assert reference is not None
@@ -182,15 +182,18 @@ def _sampled_alone(made: Bench) -> list[str]:
     engine = own_engine(policy, made.codec, with_policy(made.recipe, token_budget=WHOLE, decode_rows=64))
     pairs = zip(work.prompts, work.problems, strict=True)
     asked = [Request(prompt, problem.number, tuple(range(4))) for prompt, problem in pairs]
-    first, total = len(work.prompts[0]), sum(map(len, work.prompts))
+    calls: list[int] = []
 
     def second(ids: Tensor) -> Tensor:
-        return torch.arange(ids.shape[-1])[None] >= (first if ids.numel() == total else ids.numel())
+        calls.append(ids.numel())  # the first reads both prompts, later ones a token a response
+        return torch.arange(ids.shape[-1])[None] >= (len(work.prompts[0]) if len(calls) == 1 else ids.numel())
 
     quiet = engine.generate(asked, work.decoding, seed=0, stream=Stream.ROLLOUT, step=0)
     with _disturbed(policy, second, LOUD):
         loud = engine.generate(asked, work.decoding, seed=0, stream=Stream.ROLLOUT, step=0)
-    if quiet[0] != loud[0] or quiet[1] == loud[1]:
+    apart = [one.tokens for one in quiet[0]] != [one.tokens for one in loud[0]]
+    before, after = (torch.tensor([value for one in row[0] for value in one.logp], dtype=torch.float64) for row in (quiet, loud))
+    if apart or quiet[1] == loud[1] or not relative_gap(after, before) <= made.miniature.tolerance:
         return ["responses to one prompt change with the prompt that is decoded beside it"]
     return []
 
@@ -199,7 +202,7 @@ def _under_the_mask(made: Bench, rollout: Rollout) -> list[str]:
     """Return whether what stands where a response is over reaches advantages or gradients."""
     policy, batch = made.state.policy, rollout.batch
     algorithm, settings = estimator_of(made.recipe)
-    rows = _plain_rows(made, rollout)
+    rows = plain_rows(made, rollout)
     rows = dataclasses.replace(rows, logp=rows.logp.detach(), logits=None, logits_ref=None)
     gradients = []
     for filler in (0.0, float("nan")):
