@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
 
-.PHONY: run test check docs smollm2 specimens test-peers peers-table benchmark-trl benchmark-lm clean
+.PHONY: run test check docs smollm2 specimens test-peers peers-table benchmark-trl benchmark-lm growth-lm clean
 
 run: $(VENV)/ready
 	$(BIN)/assay train recipes/seed.toml
@@ -56,6 +56,10 @@ benchmark-trl: $(VENV)-trl/ready
 # The same for a language model of 22 million parameters: about five minutes.
 benchmark-lm: $(VENV)-trl/ready
 	$(VENV)-trl/bin/python benchmarks/lm_step.py
+
+# What such a step costs as prompt, group, response and vocabulary grow, for the docs.
+growth-lm: $(VENV)/ready-lm
+	$(BIN)/python benchmarks/lm_growth.py
 
 $(VENV)-trl/ready: requirements/constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)-trl

@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import audit_tables
 import recipe_tables
+from language_cost import CostPlot
 
 import assay
 from assay.audit.atlas import atlas
@@ -242,6 +243,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("cli-help", CommandHelp)
     app.add_directive("audit-table", AuditTable)
     app.add_directive("recipe-table", RecipeTable)
+    app.add_directive("cost-plot", CostPlot)
     app.connect("env-get-outdated", pages_from_code)
     app.connect("build-finished", write_atlas)
     app.connect("env-check-consistency", check_public_names)

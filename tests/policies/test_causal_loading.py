@@ -141,9 +141,9 @@ def test_weights_of_another_shape_are_refused(place):
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(place):
     tokenizer = tiny_tokenizer()
-    tokenizer.add_tokens([f"<new {number}>" for number in range(5)])
+    tokenizer.add_tokens([f"<new {number}>" for number in range(272 - len(tokenizer) + 1)])
     tokenizer.save_pretrained(place)
-    with pytest.raises(ConfigError, match="the tokenizer has token 27[0-9] and the model 272 of them"):
+    with pytest.raises(ConfigError, match="the tokenizer has token 272 and the model 272 of them"):
         load(str(place))
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from runs.tiny_language_models import tiny_model, tiny_tokenizer
+from runs.tiny_language_models import tiny_tokenizer
+from runs.tiny_language_run import furnish, recipe, settings
 
 from assay.cli import main
 from assay.errors import ConfigError, InputError, Interrupted, RunError, UpdateError
@@ -24,7 +25,6 @@ from assay.runs.language.layout import Layout
 from assay.runs.language.samples import read_samples
 from assay.runs.language.train import Watch, resume_language, train_language
 from assay.runs.language.verify import recompute_language
-from assay.training.language.recipe import LanguageRecipe, build_language_recipe
 from assay.verdicts import Verdict
 
 TESTS = Path(__file__).parents[1]
@@ -32,42 +32,8 @@ TESTS = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory with a tiny GPT-2, a tiny Llama and some sums."""
-    there = tmp_path_factory.mktemp("language")
-    for family in ("gpt2", "llama"):
-        tiny_model(family).save_pretrained(there / family)
-        tiny_tokenizer().save_pretrained(there / family)
-    rows = [{"prompt": f"{a}+{b}=", "answer": str(a + b), "pair": f"{min(a, b)}{max(a, b)}"}
-            for a, b in itertools.product(range(5), repeat=2)]  # fmt: skip
-    (there / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return there
-
-
-def settings(**sections: Any) -> dict[str, Any]:
-    base: dict[str, Any] = {
-        "model": "gpt2",
-        "data": "sums.jsonl",
-        "reward": "runs.tiny_rewards:even",
-        "save_steps": 2,
-        "task": {"split_by": "pair", "test_problems": 6},
-        "grading": {"self_test": 0},
-        "warmup": {"steps": 1, "problems_per_step": 4, "learning_rate": 1e-3},
-        "rl": {
-            "steps": 4,
-            "problems_per_step": 3,
-            "num_generations": 4,
-            "learning_rate": 1e-3,
-            "max_completion_length": 5,
-        },
-        "evaluation": {"samples": 2, "pass_k": [1, 2], "every": 2},
-    }
-    for name, given in sections.items():
-        base[name] = {**base[name], **given} if isinstance(given, dict) and name in base else given
-    return base
-
-
-def recipe(place: Path, **sections: Any) -> LanguageRecipe:
-    return build_language_recipe(settings(**sections), place="test", base=place)
+    """Return a directory with tiny models and some sums."""
+    return furnish(tmp_path_factory.mktemp("language"))
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +109,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
             "import sys, torch; torch.set_num_threads(1)",
             f"sys.path.insert(0, {str(TESTS)!r})",
             "from pathlib import Path",
-            "from runs.test_language_train import recipe",
+            "from runs.tiny_language_run import recipe",
             "from assay.runs.language.train import train_language",
             f"train_language(recipe(Path({str(place)!r})), Path({str(tmp_path / 'run')!r}))",
         ]

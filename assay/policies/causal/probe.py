@@ -21,8 +21,8 @@ from assay.policies.causal.model import CausalPolicy
 from assay.policies.causal.pack import pack
 
 PROMPT, RESPONSES = (1, 2, 3), ((4, 5, 6), (7, 8, 9))
-ROUNDING, MIXED = 1e-3, 0.1
-"""Largest difference of hidden states, over the largest of them, that is taken for rounding: plain, and in bfloat16."""
+ROUNDING = 1e-3
+"""Largest difference of hidden states, over the largest of them, that is taken for rounding, in the weights' type."""
 
 
 @torch.no_grad()
@@ -40,15 +40,14 @@ def check_packing(policy: CausalPolicy, *, name: str) -> None:
     kind = type(policy.causal).__name__
     try:
         row = pack([prompt], [responses]).to(policy.device)
-        packed = policy.hidden(row.tokens, row.positions, Packed(row))
+        packed = CausalPolicy(policy.model).hidden(row.tokens, row.positions, Packed(row))  # without bfloat16
         rows = [_plain(policy, [*prompt, *said[:-1]]) for said in responses]
     except Exception as error:  # the model's own code runs, and may expect anything
         raise ConfigError(
             f"model = {name}: {kind} cannot read a packed row ({error}); use another architecture"
         ) from error
     plain = torch.cat([rows[0], *(states[len(prompt) :] for states in rows[1:])])
-    limit = MIXED if policy.mixed else ROUNDING
-    if not float((packed - plain).abs().max()) <= limit * float(plain.abs().max()):
+    if not float((packed - plain).abs().max()) <= ROUNDING * float(plain.abs().max()):
         raise ConfigError(
             f"model = {name}: in {kind} responses to one prompt would read each other, because it does not leave all "
             "attention to what it is given; use another architecture"
@@ -56,7 +55,7 @@ def check_packing(policy: CausalPolicy, *, name: str) -> None:
 
 
 def _plain(policy: CausalPolicy, tokens: list[int]) -> Float[Tensor, "S D"]:
-    with _eager(policy.causal), policy.casting():
+    with _eager(policy.causal):
         made = policy.causal.base_model(input_ids=torch.tensor([tokens], device=policy.device), use_cache=False)
     states: Tensor = made.last_hidden_state[0]
     return states

@@ -92,7 +92,9 @@ def _gradient(run: LanguageRun) -> Chart:
 def _length(run: LanguageRun) -> Chart:
     axes = _axes(run, "tokens a response")
     legend = _with_means(axes, run, "length")
-    caption = f"The token that ended a response counts. The longest allowed is {run.config['rl.max_completion_length']}."
+    caption = (
+        f"The token that ended a response counts. The longest allowed is {run.config['rl.max_completion_length']}."
+    )
     return _chart(axes, "length", "Length", caption, legend)
 
 

@@ -207,13 +207,16 @@ def _words(results: Any) -> dict[str, Any]:
 
 
 def _bound(record: Any) -> tuple[float, float]:
-    mean = record["mean"]
-    return share(mean["low"]), share(mean["high"])
+    return share(record["low"]), share(record["high"])
 
 
 def _step(row: Any) -> Mapping[str, Any]:
     """Return the entries of a step that are drawn, checked."""
-    made: dict[str, Any] = {"phase": text(row["phase"]), "step": whole(row["step"]), "grad_norm": real(row["grad_norm"])}
+    made: dict[str, Any] = {
+        "phase": text(row["phase"]),
+        "step": whole(row["step"]),
+        "grad_norm": real(row["grad_norm"]),
+    }
     made["clipped_grad_norm"] = real(row["clipped_grad_norm"])
     if made["phase"] == "warmup":
         return {**made, "nll": real(row["negative_log_likelihood"])}

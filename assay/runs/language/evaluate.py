@@ -36,12 +36,16 @@ class LanguageEvaluation:
 
 
 def evaluate_language(
-    place: Path, split: str = "test", *, samples: int | None = None, say: Callable[[str], None] = lambda text: None
+    output: str | Path,
+    split: str = "test",
+    *,
+    samples: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> LanguageEvaluation:
     """Reload a finished run's weights and measure each of its points on one split.
 
     Args:
-        place: the run directory.
+        output: the run directory.
         split: ``"train"`` or ``"test"``.
         samples: responses a problem; None takes the run's own number, which repeats its own draws.
         say: is told what is being measured.
@@ -55,6 +59,7 @@ def evaluate_language(
         raise ConfigError(f"split = {split!r}: no such split; use one of {', '.join(SPLITS)}")
     if samples is not None and samples < 1:
         raise ConfigError(f"samples = {samples}: need at least 1")
+    place = Path(output)
     recipe, problems = open_language_run(place)
     layout = Layout(place)
     if samples is not None:  # pass@k is of as many samples as there are

@@ -42,6 +42,7 @@ from assay.training.language.recipe import LanguageRecipe, build_language_recipe
 from assay.training.language.rollout import Rollout
 from assay.training.language.state import LanguageState, begin, check_reference
 from assay.training.language.steps import Workplace, needs_reference
+from assay.training.sections import read_settings
 
 Record = dict[str, Any]
 PACKAGES = ("transformers", "tokenizers", "safetensors")
@@ -92,11 +93,16 @@ class Watch:
     stopping: Callable[[], bool] = lambda: False
 
 
-def train_language(recipe: LanguageRecipe, output: Path | None = None, *, watch: Watch = Watch()) -> LanguageRun:
+def train_language(
+    recipe: LanguageRecipe | str | Path | Mapping[str, Any],
+    output: str | Path | None = None,
+    *,
+    watch: Watch = Watch(),
+) -> LanguageRun:
     """Train a language model into a new directory, measure it, seal it, and write its report.
 
     Args:
-        recipe: every setting.
+        recipe: every setting, the path of a TOML file, or nested settings.
         output: the run directory, which must not exist; None makes ``runs/language-TIME``.
         watch: who is told.
 
@@ -106,12 +112,15 @@ def train_language(recipe: LanguageRecipe, output: Path | None = None, *, watch:
         UpdateError: a guard stopped the run; it can be resumed from its last checkpoint.
         Interrupted: ``watch.stopping`` asked for it.
     """
+    recipe = as_language_recipe(recipe)
     if recipe.policy.engine == "vllm" and not Path(recipe.model).is_dir():
-        raise ConfigError(f"model = {recipe.model}: policy.engine = 'vllm' opens a directory; download it and name its place")
+        raise ConfigError(
+            f"model = {recipe.model}: policy.engine = 'vllm' opens a directory; download it and name its place"
+        )
     task = read_task(recipe)
     watch.on_task(task)
     problems = {"train": task.train, "test": task.test}
-    place = output if output is not None else _default_output()
+    place = Path(output) if output is not None else _default_output()
     if place.exists():
         raise RunError(f"{place}: exists already; a run is never overwritten, choose a new --output")
     with opened(recipe, problems) as workshop:
@@ -132,7 +141,17 @@ def train_language(recipe: LanguageRecipe, output: Path | None = None, *, watch:
             return _carry_through(layout, workshop, state, watch)
 
 
-def resume_language(place: Path, *, watch: Watch = Watch()) -> LanguageRun:
+def as_language_recipe(recipe: LanguageRecipe | str | Path | Mapping[str, Any]) -> LanguageRecipe:
+    """Return a recipe from any of the forms that :func:`train_language` takes."""
+    if isinstance(recipe, LanguageRecipe):
+        return recipe
+    if isinstance(recipe, Mapping):
+        return build_language_recipe(recipe, place="settings", base=Path.cwd())
+    file = Path(recipe)
+    return build_language_recipe(read_settings(file), place=str(file), base=file.resolve().parent)
+
+
+def resume_language(directory: str | Path, *, watch: Watch = Watch()) -> LanguageRun:
     """Continue an interrupted run from its last checkpoint; its files come out as those of the uninterrupted run.
 
     Raises:
@@ -140,6 +159,7 @@ def resume_language(place: Path, *, watch: Watch = Watch()) -> LanguageRun:
         ConfigError, CheckpointError, EvidenceError: one of its files is damaged, or the base model is another one.
         UpdateError, Interrupted: as :func:`train_language`.
     """
+    place = Path(directory)
     layout = Layout(place)
     with held(place):
         if (place / sums.NAME).exists():

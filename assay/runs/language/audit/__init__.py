@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from assay.audit.check import Check, SubjectError, could_not_run
+from assay.audit.check import Check, SubjectError, could_not_run, foreign
 from assay.core.estimands import estimand
 from assay.errors import AssayError, ConfigError
 from assay.evidence.files import read_toml
@@ -25,8 +25,18 @@ from assay.threads import one_thread
 from assay.training.language.recipe import LanguageRecipe, build_language_recipe, estimator_of
 from assay.verdicts import Claim, overall
 
-CHECKS = (partition, masked, group_semantics, liveness, fixed_points, freshness, sampler_and_scorer, resume, seeds)
-"""What is asked after the expected update, one invariant each."""
+CHECKS: dict[str, Callable[[Miniature], Check]] = {
+    "I2": partition,
+    "I3": masked,
+    "I4": group_semantics,
+    "I5": liveness,
+    "I6": fixed_points,
+    "I7": freshness,
+    "I8": sampler_and_scorer,
+    "I11": resume,
+    "I12": seeds,
+}
+"""What is asked after the expected update, by invariant."""
 
 SEEDS = 20
 """Random weights that are tried."""
@@ -45,7 +55,9 @@ def audit_run(place: Path) -> tuple[dict[str, Any], list[Claim], list[str]]:
     layout = Layout(place)
     settings = read_toml(layout.config)
     if "model" not in settings:
-        raise ConfigError(f"{place}: not the run of a language model; the seed experiment is audited with: assay audit seed")
+        raise ConfigError(
+            f"{place}: not the run of a language model; the seed experiment is audited with: assay audit seed"
+        )
     recipe = build_language_recipe(settings, place=str(layout.config), base=place.resolve())
     return audit_recipe(recipe, family_of(recipe, layout.model))
 
@@ -67,17 +79,34 @@ def audit_recipe(
         raise ConfigError("rl.steps = 0: there is no RL in this run to be audited")
     with one_thread(), TemporaryDirectory() as place:
         try:
-            miniature = _telling(recipe, family, Path(place))
+            miniature = telling_miniature(recipe, family, Path(place))
         except (SubjectError, AssayError) as error:
             kind = family.get("model_type")
             claims: list[Claim] = [could_not_run("I1", f"no small model of type {kind}: {error}")]
             return {"verdict": overall(claims), "claims": [asdict(claim) for claim in claims]}, claims, []
-        checks = [*expected_updates(miniature, most=most), *(check(miniature) for check in CHECKS)]
+        checks = [*_updates(miniature, most), *(asked(number, miniature) for number in CHECKS)]
     words = in_words(miniature)
     return record(miniature, checks, words), list(checks), words
 
 
-def _telling(recipe: LanguageRecipe, family: Mapping[str, Any], place: Path) -> Miniature:
+def asked(invariant: str, miniature: Miniature) -> Check:
+    """Check one invariant; whatever stops the run's own code is why it could not be."""
+    try:
+        made: Check = foreign("a step of the run", CHECKS[invariant], miniature)
+        return made
+    except SubjectError as error:
+        return could_not_run(invariant, str(error))
+
+
+def _updates(miniature: Miniature, most: int) -> list[Check]:
+    try:
+        made: list[Check] = foreign("a step of the run", expected_updates, miniature, most=most)
+        return made
+    except SubjectError as error:
+        return [could_not_run("I1", str(error))]
+
+
+def telling_miniature(recipe: LanguageRecipe, family: Mapping[str, Any], place: Path) -> Miniature:
     """Return the first small model under which the recipe draws responses that differ.
 
     Raises:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from assay.audit.check import Check, answers, relative_gap, verdict_of
+from assay.audit.check import Check, relative_gap, verdict_of
 from assay.core.estimator import Rows, loss, prepare
 from assay.core.streams import Stream
 from assay.policies.causal.model import CausalPolicy
@@ -40,7 +40,6 @@ SMALL = 0.05
 LOUD = 1e3
 
 
-@answers("I2")
 def partition(miniature: Miniature) -> Check:
     """Take one step's gradients under several budgets, row counts and orders, and once with no packing at all."""
     recipe = unclipped(miniature.recipe)
@@ -114,9 +113,7 @@ def _plain_passes(made: Bench, rollout: Rollout, moves: Gradient) -> list[Gradie
 
 def plain_rows(made: Bench, rollout: Rollout) -> Rows:
     """Return a batch as the estimators see it, every number of it from Transformers' own forward."""
-    batch, reference = rollout.batch, made.state.reference
-    assert reference is not None
-    over_all = Plain(reference, Drawing(made.drawing.temperature), adapters=False)
+    batch = rollout.batch
     tokens = batch.padded(batch.responses, torch.long)
     group = torch.tensor(batch.group)
 
@@ -128,14 +125,13 @@ def plain_rows(made: Bench, rollout: Rollout) -> Rows:
 
     logits = logits_of(made.plain)
     with torch.no_grad():
-        logits_ref = logits_of(over_all)
+        logits_ref = logits_of(made.origin)
     logp = logp_of(logits)
     reward = rollout.reward(logits.dtype, without_truncated=made.recipe.rl.mask_truncated_completions)
     before = logp.detach()
     return Rows(logp, before, logp_of(logits_ref), before, batch.mask, reward, group, tokens, logits, logits_ref)
 
 
-@answers("I3")
 def masked(miniature: Miniature) -> Check:
     """Put NaN where other groups, other responses and the mask are, and see each response's numbers stay as they were."""
     made = bench(miniature, unclipped(miniature.recipe))
@@ -155,22 +151,24 @@ def _neighbours(made: Bench, rollout: Rollout) -> list[str]:
     policy, batch = made.state.policy, rollout.batch
     row = batch.part(range(len(batch.responses)))
     read: list[int] = []
-    with torch.no_grad(), _disturbed(policy, lambda ids: read.append(ids.numel()) or torch.zeros_like(ids, dtype=torch.bool)):
+    with (
+        torch.no_grad(),
+        _disturbed(policy, lambda ids: read.append(ids.numel()) or torch.zeros_like(ids, dtype=torch.bool)),
+    ):
         clean = _logp(policy, row, made.drawing)
     findings = []
     needed = sum(map(len, batch.prompts)) + sum(len(response) - 1 for response in batch.responses)
     if read != [needed]:
         findings.append(f"{sum(read)} tokens are read, and prompts and responses have {needed}")
     of = torch.arange(len(batch.responses)).repeat_interleave(row.lengths)
-    start = row.groups[1].start
-    others = _poisoned(policy, row, made.drawing, torch.arange(len(row.tokens)) >= start)
-    own = torch.tensor(batch.group)[of] == 0
-    if not torch.equal(others[own], clean[own]) or bool(others[~own].isfinite().any()):
-        findings.append("NaN all over the second group: log-probabilities of the first one change, or of the second do not")
+    place, start = torch.arange(len(row.tokens)), row.groups[1].start
+    for number, where in enumerate((place < start, place >= start)):
+        made_of, own = _poisoned(policy, row, made.drawing, where), torch.tensor(batch.group)[of] != number
+        if not torch.equal(made_of[own], clean[own]) or bool(made_of[~own].isfinite().any()):
+            findings.append(f"NaN all over group {number}: the other's log-probabilities change, or its own do not")
     longer = [at for at, response in enumerate(batch.responses) if len(response) > 1 and batch.group[at] == 0]
     if longer:
-        (place,) = row.groups[0].place[longer[0], :1]
-        sibling = _poisoned(policy, row, made.drawing, torch.arange(len(row.tokens)) == place)
+        sibling = _poisoned(policy, row, made.drawing, place == row.groups[0].place[longer[0], 0])
         if not torch.equal(sibling[of != longer[0]], clean[of != longer[0]]):
             findings.append(f"NaN in response {longer[0]}: log-probabilities of other responses change")
     return findings
@@ -192,7 +190,9 @@ def _sampled_alone(made: Bench) -> list[str]:
     with _disturbed(policy, second, LOUD):
         loud = engine.generate(asked, work.decoding, seed=0, stream=Stream.ROLLOUT, step=0)
     apart = [one.tokens for one in quiet[0]] != [one.tokens for one in loud[0]]
-    before, after = (torch.tensor([value for one in row[0] for value in one.logp], dtype=torch.float64) for row in (quiet, loud))
+    before, after = (
+        torch.tensor([value for one in row[0] for value in one.logp], dtype=torch.float64) for row in (quiet, loud)
+    )
     if apart or quiet[1] == loud[1] or not relative_gap(after, before) <= made.miniature.tolerance:
         return ["responses to one prompt change with the prompt that is decoded beside it"]
     return []
@@ -235,7 +235,7 @@ def _poisoned(policy: CausalPolicy, row: Pack, drawing: Drawing, where: Bool[Ten
 
 
 def _logp(policy: CausalPolicy, row: Pack, drawing: Drawing) -> Float[Tensor, " M"]:
-    return policy.token_logp(row, **dataclasses.asdict(drawing)).logp
+    return policy.token_logp(row, temperature=drawing.temperature).logp
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from assay.audit.check import SubjectError
 from assay.audit.gradients import Prompted, next_logits
 from assay.core.streams import Stream, normals
+from assay.errors import UpdateError
 from assay.policies.causal.engine import OwnEngine
 from assay.policies.causal.model import CausalPolicy
 from assay.policies.causal.tokens import Codec
@@ -141,6 +143,12 @@ class Bench:
         """Return the policy as Transformers computes it."""
         return Plain(self.state.policy, self.drawing)
 
+    @cached_property
+    def origin(self) -> Plain:
+        """Return the model as it was loaded, as Transformers computes it: what a KL should be measured from."""
+        state, _ = self.miniature.state(self.recipe, reference=False)
+        return Plain(state.policy, Drawing(self.drawing.temperature))
+
     def taken(self, *, moves: Gradient | None = None) -> tuple[list[Gradient], Record]:
         """Take a step; return the gradient of each pass, before clipping, and the step's record."""
         start = {name: value.detach().clone() for name, value in self.state.policy.trained()} if moves else {}
@@ -153,7 +161,7 @@ class Bench:
         return recorder.taken, record
 
     def lively(self) -> Rollout:
-        """Stay at the first step whose responses give a gradient, and return them.
+        """Stay at the first step whose responses give a gradient, or are refused, and return them.
 
         Raises:
             SubjectError: none of the first ones does.
@@ -161,9 +169,13 @@ class Bench:
         rollouts: list[Rollout] = []
         before, self.work = self.work, dataclasses.replace(self.work, on_rollout=rollouts.append)
         for self.step in range(LIVELY):
-            if self.taken()[1]["stepped"]:
-                self.work = before
-                return rollouts[-1]
+            try:
+                if not self.taken()[1]["stepped"]:
+                    continue
+            except UpdateError:
+                pass
+            self.work = before
+            return rollouts[-1]
         raise SubjectError(f"no batch of the first {LIVELY} gives a gradient")
 
     def of_groups(self, groups: list[list[Drawn]]) -> Gradient:
@@ -246,13 +258,11 @@ def prompted(made: Bench) -> list[Prompted]:
     The probabilities are those of Transformers' own forward.
     """
     tree = prefix_tree(Grammar(TOKENS, LENGTH, end=0))
-    reference = made.state.reference or made.state.policy
-    plain_reference = Plain(reference, Drawing(made.drawing.temperature), adapters=reference is made.state.policy)
     found = []
     for problem, prompt in zip(made.work.problems, made.work.prompts, strict=True):
         asked = torch.tensor(prompt)
         with torch.no_grad():
-            logits, logits_ref = (next_logits(policy, asked, tree) for policy in (made.plain, plain_reference))
+            logits, logits_ref = (next_logits(policy, asked, tree) for policy in (made.plain, made.origin))
         sampler = logits.masked_fill(logits < -50, float("-inf"))
         responses = [Response(tuple(row[:length]), "") for row, length in zip(tree.responses.tolist(), tree.lengths)]
         scores = torch.tensor([reward(problem, response) for response in responses], dtype=torch.float64)

@@ -114,10 +114,10 @@ def _against_core(made: Bench, problems: Sequence[Prompted], report: TrainerRepo
     """Compare what was run with the expectation of the core's loss, enumerated at the boundary of log-probabilities."""
     algorithm, settings = estimator_of(made.recipe)
     own = {name: getattr(settings, name) for name in algorithm.reads}
-    given = {name: value for name, value in own.items() if value != getattr(algorithm.defaults, name)}
+    given = {name: str(value) for name, value in own.items() if value != getattr(algorithm.defaults, name)}
     world = tuple(_without_truncated(made, place.problem) for place in problems)
     design = Design((size,) * len(world), prompts=len(world))
-    ascent = expected_ascent(subject(algorithm, given).loss, world, design).ascent  # type: ignore[arg-type]
+    ascent = expected_ascent(subject(algorithm, given).loss, world, design).ascent
     named = dict(made.plain.named_parameters())
     live = [next_logits(made.plain, place.prompt, place.problem.tree).flatten() for place in problems]
     total = torch.stack([a @ b for a, b in zip(live, by_problem(ascent, world), strict=True)]).sum()

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from assay.audit.check import Check, answers, verdict_of
+from assay.audit.check import Check, verdict_of
 from assay.audit.gradients import Prompted
 from assay.errors import AssayError
 from assay.policies.engines import Drawn
-from assay.runs.language.audit.bench import Bench, Gradient, Score, bench, drawn, gradient_gap, norm, prompted, reward, worst
+from assay.runs.language.audit.bench import (
+    Bench,
+    Gradient,
+    Score,
+    bench,
+    drawn,
+    gradient_gap,
+    norm,
+    prompted,
+    reward,
+    worst,
+)
 from assay.runs.language.audit.gradient import least
 from assay.runs.language.audit.miniature import Miniature, with_rl
 from assay.runs.language.audit.batching import unclipped
@@ -19,7 +30,6 @@ WITHOUT_BASELINE = ("reinforce", "reinforce_pp", "reinforce_pp_baseline")
 """Algorithms in which equal rewards of a group leave something: no baseline, or one of the whole batch on top."""
 
 
-@answers("I4")
 def group_semantics(miniature: Miniature) -> Check:
     """Permute groups, make them constant, and take scores away, each through the recipe's own step."""
     needed = least(miniature.recipe) + 2
@@ -31,7 +41,9 @@ def group_semantics(miniature: Miniature) -> Check:
     first = made.of_groups(groups)
     turned = made.of_groups([[*group[1:], group[0]][::-1] for group in groups])
     error = gradient_gap(turned, first)
-    findings = [f"responses of each group in another order: {worst(turned, first)}"] if error > miniature.tolerance else []
+    findings = (
+        [f"responses of each group in another order: {worst(turned, first)}"] if error > miniature.tolerance else []
+    )
     found, gap = _unscorable(made, groups, norm(first))
     few, further = _too_few(made, groups, norm(first))
     cases = _constant_groups(recipe, groups)
@@ -122,7 +134,9 @@ def _constant(
     for name, members in cases.items():
         low, high = (_with_score(miniature, recipe, members, value) for value in (0.0, 1.0))
         if silent and max(norm(low), norm(high)) > allowed:
-            findings.append(f"{name}: a gradient of norm {max(norm(low), norm(high)):.3g}, where there is nothing to learn")
+            findings.append(
+                f"{name}: a gradient of norm {max(norm(low), norm(high)):.3g}, where there is nothing to learn"
+            )
         elif not silent and gradient_gap(low, high):
             findings.append(f"{name}: the gradient depends on what that reward is")
     return findings

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from assay.audit.check import Check, SubjectError, answers, verdict_of
+from assay.audit.check import Check, SubjectError, verdict_of
 from assay.errors import AssayError
 from assay.policies.engines import Drawn
 from assay.runs.language.audit.bench import Bench, Script, bench, drawn, noise, prompted
@@ -73,6 +73,7 @@ _OPTIMIZED: dict[str, Change] = {
 }
 """The same by the weights that two steps of the optimizer leave."""
 
+
 @dataclass(frozen=True)
 class Seen:
     """What a recipe did.
@@ -97,7 +98,6 @@ class Seen:
 Watch = Callable[[Miniature, LanguageRecipe], Seen]
 
 
-@answers("I5")
 def liveness(miniature: Miniature) -> Check:
     """Change each setting that the run has, and see gradients, responses or weights change, or an error."""
     findings, asked, refused = [], [], []

@@ -7,7 +7,7 @@ It is what everything else is compared with. Temperature, top-k and top-p are th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,11 +29,10 @@ class Plain:
     Args:
         policy: whose weights.
         drawing: how responses are drawn from it.
-        adapters: False for what lies under them.
     """
 
-    def __init__(self, policy: CausalPolicy, drawing: Drawing, *, adapters: bool = True) -> None:
-        self._policy, self._drawing, self._adapters = policy, drawing, adapters
+    def __init__(self, policy: CausalPolicy, drawing: Drawing) -> None:
+        self._policy, self._drawing = policy, drawing
 
     def __call__(self, tokens: Int[Tensor, "B S"], /) -> Float[Tensor, "B S V"]:
         """Return logits over the temperature; a token that is cut has a fixed one that is out of reach."""
@@ -43,7 +42,7 @@ class Plain:
 
     def logits(self, tokens: Int[Tensor, "B S"]) -> Float[Tensor, "B S V"]:
         """Return the model's own logits."""
-        with _eager(self._policy.causal), self._adapting():
+        with _eager(self._policy.causal):
             made: Tensor = self._policy.causal(input_ids=tokens, use_cache=False).logits
         return made
 
@@ -55,10 +54,6 @@ class Plain:
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield what is trained, by name."""
         return self._policy.trained()
-
-    def _adapting(self) -> AbstractContextManager[Any]:
-        model: Any = self._policy.model
-        return nullcontext() if self._adapters or model is self._policy.causal else model.disable_adapter()
 
 
 @contextmanager

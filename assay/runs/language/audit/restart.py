@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
-from assay.audit.check import Check, answers, verdict_of
+from assay.audit.check import Check, verdict_of
 from assay.core.estimator import Rows, prepare
 from assay.core.settings import Settings
 from assay.errors import AssayError
@@ -30,7 +30,6 @@ RESPONSES = ((0,), (1, 0), (1, 2), (2, 0), (2, 2))
 """Tokens of responses of both lengths, ended and cut off."""
 
 
-@answers("I6")
 def fixed_points(miniature: Miniature) -> Check:
     """Look at ratios and the KL where they are known, before and after a restart."""
     made = bench(miniature)
@@ -65,7 +64,9 @@ def _ratios(made: Bench, rollout: Rollout) -> dict[str, float]:
 
     watched = dataclasses.replace(algorithm, terms=terms)
     rows = plain_rows(made, rollout)
-    prepared = prepare(algorithm, settings, dataclasses.replace(rows, logp=rows.logp.detach(), logits=None, logits_ref=None))
+    prepared = prepare(
+        algorithm, settings, dataclasses.replace(rows, logp=rows.logp.detach(), logits=None, logits_ref=None)
+    )
     found: dict[str, float] = {}
     for budget in (made.recipe.policy.token_budget, 7):
         logp_old = None
@@ -134,7 +135,6 @@ def _same_reference(miniature: Miniature) -> list[str]:
     return [f"after a restart log-ratios to the reference are {far:.3g} nats off"] if far else []
 
 
-@answers("I11")
 def resume(miniature: Miniature) -> Check:
     """Take two steps at once, and two with a stop between them, and compare everything bit for bit."""
     whole, halves = _at_a_step(miniature), _at_a_step(miniature)
@@ -144,7 +144,9 @@ def resume(miniature: Miniature) -> Check:
     with TemporaryDirectory() as place:
         halves = resumed(halves, Path(place))
         made.append(_step(halves))
-    findings = [f"step {at + 1}: {_unlike(a, b)}" for at, (a, b) in enumerate(zip(made, expected, strict=True)) if a != b]
+    findings = [
+        f"step {at + 1}: {_unlike(a, b)}" for at, (a, b) in enumerate(zip(made, expected, strict=True)) if a != b
+    ]
     ours, theirs = _contents(halves), _contents(whole)
     findings += [f"{name} differs" for name in sorted(ours.keys() | theirs.keys()) if not _equal(ours, theirs, name)]
     if all(torch.equal(value, start[name]) for name, value in whole.state.policy.trained()):

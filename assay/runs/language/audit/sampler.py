@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from assay.audit.check import Check, answers, relative_gap, verdict_of
+from assay.audit.check import Check, relative_gap, verdict_of
 from assay.core.streams import Stream, uniforms
 from assay.errors import UpdateError
 from assay.policies.causal.model import CausalPolicy
@@ -29,7 +29,6 @@ ALIKE = 12
 """Roundings of a float64 sum that a uniform may be away from the edge between two tokens, as a power of ten."""
 
 
-@answers("I8")
 def sampler_and_scorer(miniature: Miniature) -> Check:
     """Compare what the engine says of its draws, what the scorer says of every response, and Transformers' forward."""
     made = bench(miniature)
@@ -44,7 +43,9 @@ def sampler_and_scorer(miniature: Miniature) -> Check:
         said = _draw(made, number, range(DRAWS))
         outside = [one.tokens for one in said if one.tokens not in known]
         if outside:
-            findings.append(f"{problem.name}: {list(outside[0])} was drawn, and temperature, top-k and top-p leave it out")
+            findings.append(
+                f"{problem.name}: {list(outside[0])} was drawn, and temperature, top-k and top-p leave it out"
+            )
             continue
         batch = Batch((prompt,), tuple(known), (0,) * len(known))
         scored = score(made.state.policy, batch, drawing=made.drawing, budget=made.recipe.policy.token_budget)
@@ -81,7 +82,6 @@ def _draw(made: Bench, number: int, samples: Iterable[int], *, step: int = 0) ->
     return engine.generate([request], made.work.decoding, seed=seed, stream=Stream.ROLLOUT, step=step)[0]
 
 
-@answers("I12")
 def seeds(miniature: Miniature) -> Check:
     """Look at the numbers behind each response, and whether it is the one that they spell."""
     made = bench(miniature)
@@ -97,12 +97,18 @@ def seeds(miniature: Miniature) -> Check:
     numbers = torch.cat([table.flatten() for table in tables])
     findings = []
     if len(numbers.unique()) < len(numbers):
-        findings.append(f"{len(numbers) - len(numbers.unique())} of {len(numbers)} random numbers are not the only ones")
+        findings.append(
+            f"{len(numbers) - len(numbers.unique())} of {len(numbers)} random numbers are not the only ones"
+        )
     steps = [[_draw(made, place, range(DRAWS), step=step) for step in range(STEPS)] for place in range(2)]
     again = _draw(made, 0, range(DRAWS))
     if again != steps[0][0]:
         findings.append("the same step drawn twice gives other responses")
-    if any(part == steps[place][other] for place in range(2) for part, other in ((steps[place][0], 1), (steps[place][1], 2))):
+    if any(
+        part == steps[place][other]
+        for place in range(2)
+        for part, other in ((steps[place][0], 1), (steps[place][1], 2))
+    ):
         findings.append("two steps give the same responses")
     alone = [_draw(made, 0, [sample])[0].tokens for sample in range(DRAWS)]
     if alone != [one.tokens for one in steps[0][0]]:
@@ -176,7 +182,6 @@ class _Stuck:
         return self._engine.generate(requests, decoding, seed=seed, stream=stream, step=step)
 
 
-@answers("I7")
 def freshness(miniature: Miniature) -> Check:
     """Take steps with the recipe's optimizer and see the sampler follow; then with samplers that do not."""
     made = bench(miniature)
@@ -197,7 +202,10 @@ def _follows(made: Bench) -> list[str]:
     for step in range(2):
         state.step = step
         before = state.version
-        rl_step(state, made.work)
+        try:
+            rl_step(state, made.work)
+        except UpdateError as error:
+            return [*findings, f"after the weights moved: {error}"]
         if engine.version != before:
             findings.append(f"step {step + 1}: the engine says version {engine.version}, the weights were {before}")
         put(state.policy, noise(state.policy, seed=step + 3), add=True)
@@ -255,4 +263,6 @@ def _measures_old_weights(miniature: Miniature) -> list[str]:
     except UpdateError:
         return []
     measured = record.get("sampling/sampling_logp_difference/max", 0.0) if record["stepped"] else 1.0
-    return [] if measured > 1e-3 else [f"weights that stayed behind are drawn from, and the gap reads {measured:.3g} nats"]
+    return (
+        [] if measured > 1e-3 else [f"weights that stayed behind are drawn from, and the gap reads {measured:.3g} nats"]
+    )

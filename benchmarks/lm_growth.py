@@ -1,0 +1,70 @@
+"""How the cost of a language model's RL step grows with prompt, group, response and vocabulary, one at a time.
+
+    make growth-lm                    (writes docs/language-cost.json, which the docs draw; about five minutes)
+
+The model and the step are those of ``benchmarks/lm_step.py``, with two prompts a step; each measurement is a process of
+its own, on one thread. Memory is the peak above what the process held once the model was built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import lm_step
+import torch
+
+BASE = {"prompt": 256, "group": 8, "response": 64, "vocabulary": 32_000}
+AXES = {
+    "prompt": (64, 256, 512, 1024, 2048),
+    "group": (2, 4, 8, 16, 32),
+    "response": (16, 32, 64, 128, 256),
+    "vocabulary": (8_000, 16_000, 32_000, 64_000, 128_000),
+}
+PROMPTS = 2
+OUTPUT = Path(__file__).parents[1] / "docs" / "language-cost.json"
+
+
+def measure(setting: dict[str, int]) -> dict[str, float]:
+    """Take three steps under one setting, and return the last two's time and the peak memory."""
+    lm_step.PROMPTS, lm_step.SIZE, lm_step.LENGTH = PROMPTS, setting["group"], setting["response"]
+    lm_step.VOCABULARY = setting["vocabulary"]
+    lm_step.STEPS["ours"] = 3
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as place:
+        lm_step.build(Path(place))
+        made = lm_step.ours(Path(place), setting["prompt"], budget=1024)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    parts = {name: statistics.median(part[name] for part in made["parts"]) for name in made["parts"][0]}
+    return {"seconds": statistics.median(made["times"]), "megabytes": peak - made["base"], **parts}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(json.loads(options.one))))
+        return
+    found: dict[str, list[dict[str, Any]]] = {}
+    for axis, values in AXES.items():
+        for value in values:
+            command = [sys.executable, __file__, "--one", json.dumps({**BASE, axis: value})]
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+            found.setdefault(axis, []).append({"value": value, **json.loads(done.stdout.splitlines()[-1])})
+            print(axis, value, found[axis][-1], file=sys.stderr)
+    OUTPUT.write_text(json.dumps({"base": BASE, "prompts": PROMPTS, "axes": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
