@@ -84,7 +84,9 @@ def _filled(kind: type, values: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Train:
-    """Train the seed experiment into a new directory, evaluate it, and write its report."""
+    """Train the seed experiment into a new directory, evaluate it, and write its report.
+
+    A recipe with a model, or --model NAME, trains a language model instead: assay train --model NAME --help."""
 
     recipe: Positional[
         Annotated[Path | None, arg(constructor=Path, metavar="[RECIPE.toml]", help_behavior_hint="")]

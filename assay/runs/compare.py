@@ -16,6 +16,7 @@ from assay.evaluation.gradient import Noise, exact_gradient, leave_one_out_noise
 from assay.evidence.digest import file_digest
 from assay.evidence.files import entries_of, read_json, read_rows
 from assay.evidence.history import check_history
+from assay.runs.kind import is_language_run
 from assay.runs.results import Record, deviations
 from assay.runs.train import load_finished, open_run
 from assay.tasks.chain import SPLITS
@@ -95,6 +96,12 @@ def compare(first: str | Path, second: str | Path) -> Comparison:
         RunError: one is missing, unfinished, or the two have different problems.
         CheckpointError, ConfigError, EvidenceError: a file is damaged.
     """
+    for place in map(Path, (first, second)):
+        if is_language_run(place):
+            raise RunError(
+                f"{place}: a language run, whose responses cannot be enumerated; compare results.json of the two, or "
+                f"train it again with: assay verify {place} --replay"
+            )
     a, b = _load(Path(first)), _load(Path(second))
     if a.splits != b.splits:
         raise RunError(f"{a.place} and {b.place}: different problems, so nothing can be compared item by item")

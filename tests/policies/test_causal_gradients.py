@@ -167,6 +167,34 @@ def test_top_k_and_top_p_are_replayed_in_the_score(family):
     assert distance(found, expected) < FAMILIES[family]
 
 
+@pytest.mark.parametrize("top_k", [1, 5])
+def test_a_drawn_token_that_a_later_policy_would_cut_keeps_its_probability(top_k):
+    """It was drawn, so it counts among those that can be: the ratio to the older policy is finite."""
+    policy, model = twins()
+    prompt, said = (3, 4, 5), (6, 7, 8)
+    logits = naive_logits(model, prompt, said)
+    kept = processed_logp(logits.detach(), top_k=top_k).isfinite()
+    assert not kept[range(3), said].all()
+    kept[range(3), said] = True
+    expected = taken(logits.masked_fill(~kept, float("-inf")).log_softmax(-1), said)
+    found = policy.token_logp(pack([prompt], [[said]]), top_k=top_k)
+    assert torch.allclose(found.logp, expected, rtol=0, atol=1e-12)
+    of_model = gradient_of(model, lambda: expected.sum().backward())
+    assert distance(gradient_of(policy.model, lambda: found.logp.sum().backward()), of_model) < 1e-10
+
+
+def test_slices_without_a_token_that_can_be_drawn_are_finite_in_float32(monkeypatch):
+    monkeypatch.setattr(head, "SLICE", 1)
+    policy, model = twins(vocabulary=1500, dtype=torch.float32)
+    prompt, said = (3, 4, 5), tuple(range(6, 20))
+    with torch.no_grad():
+        made = policy.token_logp(pack([prompt], [[said]]), top_k=1)
+        likeliest = naive_logits(model, prompt, said).argmax(-1)
+    alone = likeliest == torch.tensor(said)
+    assert made.entropy.isfinite().all() and made.logp.isfinite().all()
+    assert not made.entropy[alone].any() and (likeliest >= 256).any()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradient_checkpointing_changes_nothing(family):
     policy, model = twins(family)

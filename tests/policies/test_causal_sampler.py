@@ -54,9 +54,10 @@ def plain(model: Any, request: Request, sample: int, how: Decoding, step: int = 
     return said, logp
 
 
+@pytest.mark.parametrize("vocabulary", [37, 600])
 @pytest.mark.parametrize(("top_k", "top_p"), CUTS)
-def test_responses_are_those_of_a_plain_loop_over_the_same_numbers(top_k, top_p):
-    policy, model = twins()
+def test_responses_are_those_of_a_plain_loop_over_the_same_numbers(top_k, top_p, vocabulary):
+    policy, model = twins(vocabulary=vocabulary)
     how = decoding(top_k=top_k, top_p=top_p)
     for request, drawn in zip(REQUESTS, generate(policy, REQUESTS, how), strict=True):
         for sample, one in zip(request.samples, drawn, strict=True):

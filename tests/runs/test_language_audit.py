@@ -23,8 +23,8 @@ from assay.errors import ConfigError
 from assay.policies.causal.engine import OwnEngine
 from assay.policies.causal.model import CausalPolicy
 from assay.runs.language.audit import asked, audit_recipe, audit_run, telling_miniature
-from assay.runs.language.audit.gradient import declared, expected_updates
-from assay.runs.language.audit.miniature import family_of, with_rl
+from assay.runs.language.audit.gradient import declared, expected_updates, largest_group
+from assay.runs.language.audit.small import family_of
 from assay.runs.language.workshop import settings_of
 from assay.training.language.recipe import build_language_recipe
 from assay.verdicts import Verdict
@@ -87,12 +87,11 @@ def test_the_expected_update_of_other_recipes(rl, tmp_path):
     assert made[-1].error < 1e-12
 
 
-def test_groups_are_as_large_as_the_budget_allows(gpt2):
-    three = dataclasses.replace(gpt2, original=with_rl(gpt2.original, num_generations=3))
-    (made,) = expected_updates(three, most=84)  # of 7 responses there are 84 multisets of 3, the recipe's own
-    assert "one problem, groups of 3:" in made.detail and "84 batches" in made.exactness
-    (made,) = expected_updates(three, most=83)
-    assert "groups of 2 in place of the recipe's 3" in made.detail and "28 batches" in made.exactness
+def test_groups_are_as_large_as_the_budget_allows():
+    assert largest_group(3, 7, least=2, most=84) == 3  # 7 responses make 84 multisets of 3, and 28 of 2
+    assert largest_group(3, 7, least=2, most=83) == 2
+    assert largest_group(8, 7, least=2, most=10**6) == 8
+    assert largest_group(8, 7, least=3, most=1) == 3
 
 
 def test_an_objective_is_declared_where_it_is_one():

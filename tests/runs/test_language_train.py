@@ -232,3 +232,8 @@ def test_memory_that_runs_out_names_a_smaller_budget(place: Path, tmp_path: Path
     refused(place, tmp_path, UpdateError, "token_budget = 8192.*4096", warmup={"steps": 0})
     monkeypatch.undo()
     resume_language(tmp_path / "run")
+
+
+def test_comparing_language_runs_is_refused_in_one_line(whole: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["compare", str(whole), str(whole)]) == 2
+    assert "a language run, whose responses cannot be enumerated" in capsys.readouterr().err

@@ -38,7 +38,7 @@ class CausalPolicy:
         self.model = model
         self._autocast, self._adapters = autocast, adapters
         adapted: Any = model
-        self.causal: Any = adapted.get_base_model() if hasattr(model, "get_base_model") else model
+        self.causal: Any = adapted.get_base_model() if hasattr(adapted, "get_base_model") else adapted
         self._last = self.causal.get_output_embeddings()
         if not isinstance(self._last, nn.Linear):
             kind = type(self._last).__name__

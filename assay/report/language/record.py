@@ -232,7 +232,7 @@ def _step(row: Any) -> Mapping[str, Any]:
 
 def _shown(place: Path, points: list[str]) -> Iterator[Shown]:
     """Yield the first test problems with their greedy responses at each point, sampled ones where none are greedy."""
-    problems = {}
+    problems: dict[Any, tuple[str, str]] = {}
     for row in each_row(place / "data" / "test.jsonl"):
         if len(problems) == SHOWN:
             break

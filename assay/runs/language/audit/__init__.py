@@ -1,4 +1,4 @@
-"""The audit of a run: its recipe's own sampler, batch, update and accumulation, on a model small enough to enumerate."""
+"""The audit of a run: its own sampler, batch, update and accumulation, on a model small enough to enumerate."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from assay.audit.check import Check, SubjectError, could_not_run, foreign
 from assay.core.estimands import estimand
 from assay.errors import AssayError, ConfigError
 from assay.evidence.files import read_toml
+from assay.runs.language.audit.batching import partition
 from assay.runs.language.audit.bench import telling
 from assay.runs.language.audit.gradient import MOST, expected_updates
 from assay.runs.language.audit.groups import group_semantics
+from assay.runs.language.audit.masking import masked
+from assay.runs.language.audit.miniature import LENGTH, Miniature, build
 from assay.runs.language.audit.options import liveness
-from assay.runs.language.audit.miniature import LENGTH, TOKENS, Miniature, build, family_of
-from assay.runs.language.audit.batching import masked, partition
 from assay.runs.language.audit.restart import fixed_points, resume
-from assay.runs.language.audit.sampler import freshness, sampler_and_scorer, seeds
+from assay.runs.language.audit.sampler import sampler_and_scorer, seeds
+from assay.runs.language.audit.small import TOKENS, family_of
+from assay.runs.language.audit.staleness import freshness
 from assay.runs.language.layout import Layout
 from assay.threads import one_thread
 from assay.training.language.recipe import LanguageRecipe, build_language_recipe, estimator_of
@@ -38,7 +41,7 @@ CHECKS: dict[str, Callable[[Miniature], Check]] = {
 }
 """What is asked after the expected update, by invariant."""
 
-SEEDS = 20
+SEEDS = 8
 """Random weights that are tried."""
 
 
@@ -119,8 +122,8 @@ def telling_miniature(recipe: LanguageRecipe, family: Mapping[str, Any], place: 
             return miniature
     rl = recipe.rl
     raise SubjectError(
-        f"temperature = {rl.temperature:g}, top_k = {rl.top_k}, top_p = {rl.top_p:g} leave a small model too few different "
-        "responses for anything to show"
+        f"temperature = {rl.temperature:g}, top_k = {rl.top_k}, top_p = {rl.top_p:g} leave a small model too few "
+        "different responses for anything to show"
     )
 
 
@@ -147,8 +150,8 @@ def in_words(miniature: Miniature) -> list[str]:
     adapters = f", adapters of rank {miniature.recipe.lora} for {recipe.lora}" if recipe.lora else ""
     lines = [
         f"stated: {estimand(*estimator_of(recipe))}",
-        f"run on: {miniature.family} of two narrow layers, {TOKENS} tokens{adapters}, random weights in float64 ({given}), "
-        f"responses of up to {LENGTH} tokens in place of {recipe.rl.max_completion_length:,}",
+        f"run on: {miniature.family} of two narrow layers, {TOKENS} tokens{adapters}, random weights in float64 "
+        f"({given}), responses of up to {LENGTH} tokens in place of {recipe.rl.max_completion_length:,}",
         "reaches: rl_step whole: the engine, grading into outcomes, advantages, parts by token budget, shared-prefix "
         "forward and backward, accumulation and the checks before the optimizer; loading and checkpoints on disk",
     ]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from assay.audit.check import SubjectError
 from assay.audit.gradients import Prompted, next_logits
@@ -18,9 +16,11 @@ from assay.errors import UpdateError
 from assay.policies.causal.engine import OwnEngine
 from assay.policies.causal.model import CausalPolicy
 from assay.policies.causal.tokens import Codec
-from assay.policies.engines import Decoding, Drawn, Engine, Request
-from assay.runs.language.audit.miniature import LENGTH, TOKENS, Miniature
+from assay.policies.engines import Drawn, Engine
+from assay.runs.language.audit.miniature import LENGTH, Miniature
 from assay.runs.language.audit.plain import Plain
+from assay.runs.language.audit.small import TOKENS
+from assay.runs.language.audit.stand_ins import NUMBERS, Gradient, Recorder, Score, Script, Table, reward
 from assay.training.language.recipe import LanguageRecipe
 from assay.training.language.rollout import Rollout, encode
 from assay.training.language.state import LanguageState
@@ -28,89 +28,16 @@ from assay.training.language.steps import Record, Workplace, rl_step
 from assay.training.language.update import Drawing
 from assay.tree.prefix import Grammar, prefix_tree
 from assay.tree.world import TreeProblem
-from assay.types import Outcome, Response, TextProblem
-
-Gradient = dict[str, Tensor]
-Score = Callable[[TextProblem, Response], float | None]
+from assay.types import Response, TextProblem
 
 PROMPTS = ((1, 1, 2), (2, 1))
 """Tokens of the two problems, of unequal length."""
-NUMBERS = (3, 5)
-"""Their numbers, which are no places in a list."""
 FAR = 0.12
 """How far weights are moved, over the size of a standard normal."""
 NO_CLIPPING = 1e300
 LIVELY = 50
 VARIED = 0.01
 """Smallest variance of the reward."""
-
-
-def reward(problem: TextProblem, response: Response) -> float | None:
-    """Score a response: 0 or 1 on the first problem, graded on the second."""
-    first, second = (*response.tokens, 0)[:2]
-    if problem.number == NUMBERS[0]:
-        return float((first + second + len(response.tokens)) % 2)
-    return ((7 * first + 3 * second + 2) % 11) / 10
-
-
-@dataclass(frozen=True)
-class Table:
-    """A grader that looks scores up.
-
-    Attributes:
-        score: of a response to a problem; None where it has none.
-    """
-
-    score: Score = reward
-
-    def __call__(self, problems: Sequence[TextProblem], responses: Sequence[Response], /) -> list[Outcome]:
-        """Return the outcomes."""
-        made = [self.score(problem, response) for problem, response in zip(problems, responses, strict=True)]
-        return [Outcome(score, "error" if score is None else "right" if score == 1 else "wrong") for score in made]
-
-
-@dataclass
-class Script:
-    """An engine that says what it was told to say.
-
-    Attributes:
-        groups: the next responses to every problem.
-        version: of the weights that it was last given.
-    """
-
-    groups: list[list[Drawn]] = field(default_factory=list)
-    version: int = -1
-
-    def load(self, named_weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Take note of the version."""
-        self.version = version
-
-    def generate(
-        self, requests: Sequence[Request], decoding: Decoding, *, seed: int, stream: Stream, step: int
-    ) -> list[list[Drawn]]:
-        """Return what was told."""
-        return self.groups
-
-
-class Recorder(torch.optim.Optimizer):
-    """An optimizer that keeps each gradient, and moves weights only as it is told.
-
-    Args:
-        policy: whose weights.
-        moves: what is added to them at each step, by name; none by default.
-    """
-
-    def __init__(self, policy: CausalPolicy, moves: Gradient | None = None) -> None:
-        self._named, self._moves = dict(policy.trained()), moves or {}
-        self.taken: list[Gradient] = []
-        super().__init__(self._named.values(), {"lr": 0.0})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        """Keep the gradients."""
-        self.taken.append({name: value.grad.clone() for name, value in self._named.items() if value.grad is not None})
-        for name, move in self._moves.items():
-            self._named[name].add_(move)
 
 
 @dataclass
@@ -264,7 +191,9 @@ def prompted(made: Bench) -> list[Prompted]:
         with torch.no_grad():
             logits, logits_ref = (next_logits(policy, asked, tree) for policy in (made.plain, made.origin))
         sampler = logits.masked_fill(logits < -50, float("-inf"))
-        responses = [Response(tuple(row[:length]), "") for row, length in zip(tree.responses.tolist(), tree.lengths)]
+        responses = [
+            Response(tuple(row[:length]), "") for row, length in zip(tree.responses.tolist(), tree.lengths, strict=True)
+        ]
         scores = torch.tensor([reward(problem, response) for response in responses], dtype=torch.float64)
         name = f"problem {problem.number}"
         found.append(Prompted(asked, TreeProblem(name, tree, logits, logits_ref, logits, scores, sampler)))

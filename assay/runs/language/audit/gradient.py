@@ -19,7 +19,6 @@ from assay.core.estimands import objective
 from assay.runs.language.audit.bench import (
     NO_CLIPPING,
     Bench,
-    Gradient,
     bench,
     drawn,
     gradient_gap,
@@ -28,6 +27,7 @@ from assay.runs.language.audit.bench import (
     worst,
 )
 from assay.runs.language.audit.miniature import Miniature, with_policy, with_rl
+from assay.runs.language.audit.stand_ins import Gradient
 from assay.training.language.recipe import LanguageRecipe, estimator_of
 from assay.tree.world import TreeProblem, by_problem
 
@@ -58,12 +58,23 @@ def expected_updates(miniature: Miniature, *, most: int = MOST) -> list[Check]:
     if math.comb(responses + size - 1, size) ** 2 <= most:
         pair = bench(miniature, _counting(recipe, size, budget=5), script=True)
         made += _expected_update(pair, size, f"two problems, groups of {size}")
-    size = max(wanted, size)
-    while size > max(2, least(recipe)) and math.comb(responses + size - 1, size) > most:
-        size -= 1
+    size = largest_group(wanted, responses, least=least(recipe), most=most)
     alone = bench(miniature, _counting(recipe, size, budget=3 + size // 2), script=True, only=1)
     cut = f" in place of the recipe's {wanted}" if size < wanted else ""
     return [*made, *_expected_update(alone, size, f"one problem, groups of {size}{cut}")]
+
+
+def largest_group(wanted: int, responses: int, *, least: int, most: int) -> int:
+    """Return the size of group, up to the wanted one, of which there are no more multisets than ``most``.
+
+    Args:
+        wanted: the recipe's.
+        responses: that there are to a problem.
+        least: that the algorithm needs; taken even where there are more multisets.
+        most: multisets to run.
+    """
+    fits = (size for size in range(wanted, least, -1) if math.comb(responses + size - 1, size) <= most)
+    return next(fits, least)
 
 
 def _counting(recipe: LanguageRecipe, size: int, *, budget: int) -> LanguageRecipe:

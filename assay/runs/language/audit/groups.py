@@ -6,21 +6,19 @@ from assay.audit.check import Check, verdict_of
 from assay.audit.gradients import Prompted
 from assay.errors import AssayError
 from assay.policies.engines import Drawn
+from assay.runs.language.audit.batching import unclipped
 from assay.runs.language.audit.bench import (
     Bench,
-    Gradient,
-    Score,
     bench,
     drawn,
     gradient_gap,
     norm,
     prompted,
-    reward,
     worst,
 )
 from assay.runs.language.audit.gradient import least
 from assay.runs.language.audit.miniature import Miniature, with_rl
-from assay.runs.language.audit.batching import unclipped
+from assay.runs.language.audit.stand_ins import Gradient, Score, reward
 from assay.training.language.recipe import LanguageRecipe, estimator_of
 from assay.types import Response, TextProblem
 
@@ -125,8 +123,11 @@ def _constant_groups(recipe: LanguageRecipe, groups: list[list[Drawn]]) -> dict[
 def _constant(
     miniature: Miniature, recipe: LanguageRecipe, cases: dict[str, list[list[Drawn]]], scale: float
 ) -> list[str]:
-    """Say where groups of one reward have a gradient of their own. With the KL in the reward, equal responses have equal
-    returns up to the rounding of their scores; without it a single bit is too much."""
+    """Say where groups of one reward have a gradient of their own.
+
+    With the KL in the reward, equal responses have equal returns up to the rounding of their scores; without it a
+    single bit is too much.
+    """
     _, settings = estimator_of(recipe)
     silent = settings.kl in ("none", "reward") and not settings.entropy
     allowed = miniature.tolerance * scale if settings.kl == "reward" else 0.0

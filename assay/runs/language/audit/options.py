@@ -13,9 +13,10 @@ from torch import Tensor
 from assay.audit.check import Check, SubjectError, verdict_of
 from assay.errors import AssayError
 from assay.policies.engines import Drawn
-from assay.runs.language.audit.bench import Bench, Script, bench, drawn, noise, prompted
+from assay.runs.language.audit.bench import Bench, bench, drawn, noise, prompted
 from assay.runs.language.audit.gradient import least
 from assay.runs.language.audit.miniature import LENGTH, STEPS, Miniature, with_policy, with_rl
+from assay.runs.language.audit.stand_ins import Script
 from assay.training.language.algorithm import corrects_sampler
 from assay.training.language.recipe import LanguageRecipe, estimator_of, sampler_gap
 from assay.training.language.rollout import Rollout

@@ -1,4 +1,4 @@
-"""I6 and I11: where ratios are 1 and the KL is 0, and that a run goes on from its checkpoint as if it had never stopped."""
+"""I6 and I11: where ratios are 1 and the KL is 0, and that a run goes on as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from assay.core.estimator import Rows, prepare
 from assay.core.settings import Settings
 from assay.errors import AssayError
 from assay.policies.causal.model import CausalPolicy
+from assay.runs.language.audit.batching import plain_rows
 from assay.runs.language.audit.bench import Bench, bench, noise, own_engine, put
 from assay.runs.language.audit.miniature import Miniature
-from assay.runs.language.audit.batching import plain_rows
 from assay.runs.language.layout import Layout
 from assay.runs.language.weights import load_checkpoint, save_checkpoint
 from assay.training.language.batch import Batch
@@ -45,7 +45,7 @@ def fixed_points(miniature: Miniature) -> Check:
     return verdict_of(
         "I6",
         "every ratio is exactly 1 in the first pass, and in the next ones while weights stand still; the KL to the "
-        "reference is exactly 0 when RL begins, and again after a restart, from which the reference comes back bit for bit",
+        "reference is exactly 0 when RL begins and after a restart, from which the reference comes back bit for bit",
         findings,
         exactness=f"{len(rollout.drawn)} drawn responses; {len(RESPONSES)} responses scored under both policies",
         remedy="score both sides with one forward, and restore the reference from where RL began",
@@ -153,8 +153,8 @@ def resume(miniature: Miniature) -> Check:
         findings.append("no weight moved in two steps, so that nothing is shown")
     return verdict_of(
         "I11",
-        "two steps, and one step, a checkpoint on disk, a model loaded anew and another step: weights, moments, counters "
-        "and records are equal bit for bit",
+        "two steps, and one step, a checkpoint on disk, a model loaded anew and another step: weights, moments, "
+        "counters and records are equal bit for bit",
         findings,
         exactness=f"{len(ours)} tensors and counters",
         remedy="keep everything that the next step depends on in the checkpoint",

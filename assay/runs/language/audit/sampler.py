@@ -1,32 +1,22 @@
-"""I7, I8 and I12: what draws the responses is what is trained, says so rightly, and draws from its own numbers."""
+"""I8 and I12: what draws the responses says rightly how likely they were, and draws from its own numbers."""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
 
 from assay.audit.check import Check, relative_gap, verdict_of
 from assay.core.streams import Stream, uniforms
-from assay.errors import UpdateError
-from assay.policies.causal.model import CausalPolicy
-from assay.policies.engines import Decoding, Drawn, Request
-from assay.runs.language.audit.bench import FAR, Bench, bench, noise, own_engine, prompted, put
+from assay.policies.engines import Drawn, Request
+from assay.runs.language.audit.bench import Bench, bench, own_engine, prompted
 from assay.runs.language.audit.miniature import Miniature
 from assay.training.language.batch import Batch
-from assay.training.language.recipe import sampler_gap
-from assay.training.language.rollout import roll_out
-from assay.training.language.steps import rl_step
 from assay.training.language.update import score
 
 DRAWS = 48
 """Responses to each problem."""
 STEPS = 3
-ALIKE = 12
-"""Roundings of a float64 sum that a uniform may be away from the edge between two tokens, as a power of ten."""
 
 
 def sampler_and_scorer(miniature: Miniature) -> Check:
@@ -64,8 +54,9 @@ def sampler_and_scorer(miniature: Miniature) -> Check:
     drawing = made.drawing
     return verdict_of(
         "I8",
-        f"log-probabilities of the engine's draws and of the scorer against Transformers' eager forward, at temperature "
-        f"{drawing.temperature:g}, top-k {drawing.top_k or 'off'}, top-p {drawing.top_p:g}; nothing is drawn that these leave out",
+        "log-probabilities of the engine's draws and of the scorer against Transformers' eager forward, at "
+        f"temperature {drawing.temperature:g}, top-k {drawing.top_k or 'off'}, top-p {drawing.top_p:g}; nothing is "
+        "drawn that these leave out",
         findings,
         error=error,
         tolerance=miniature.tolerance,
@@ -147,122 +138,7 @@ def _not_spelled(made: Bench, steps: Sequence[Sequence[Sequence[Drawn]]]) -> lis
                     slack = made.miniature.tolerance
                     if not low - slack <= uniform <= float(ends[token]) + slack:
                         return [
-                            f"problem {own}, step {step}, sample {sample}, position {at}: the number {uniform:.6f} spells "
-                            f"a token that is not {token}"
+                            f"problem {own}, step {step}, sample {sample}, position {at}: the number {uniform:.6f} "
+                            f"spells a token that is not {token}"
                         ]
     return []
-
-
-class _Stuck:
-    """The package's engine, with a version or weights that do not follow.
-
-    Args:
-        made: the bench it draws for.
-        policy: what it draws from.
-        follows: whether it takes note of versions.
-    """
-
-    def __init__(self, made: Bench, policy: CausalPolicy, *, follows: bool) -> None:
-        self._engine, self._follows = own_engine(policy, made.codec, made.recipe), follows
-
-    @property
-    def version(self) -> int:
-        """Return what it last took note of."""
-        return self._engine.version
-
-    def load(self, named_weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Take note of the first version, or of all."""
-        if self._follows or self._engine.version < 0:
-            self._engine.load(named_weights, version)
-
-    def generate(
-        self, requests: Sequence[Request], decoding: Decoding, *, seed: int, stream: Stream, step: int
-    ) -> list[list[Drawn]]:
-        """Draw."""
-        return self._engine.generate(requests, decoding, seed=seed, stream=stream, step=step)
-
-
-def freshness(miniature: Miniature) -> Check:
-    """Take steps with the recipe's optimizer and see the sampler follow; then with samplers that do not."""
-    made = bench(miniature)
-    findings = [*_follows(made), *_refuses_version(miniature), *_measures_old_weights(miniature)]
-    return verdict_of(
-        "I7",
-        "after a step the engine draws from the new weights and says their version; an engine of another version is "
-        f"refused, and weights that stayed behind are measured and refused beyond {sampler_gap(miniature.recipe):g} nats "
-        "unless the algorithm corrects for them",
-        findings,
-        remedy="hand over every trained tensor before each draw, and compare versions",
-    )
-
-
-def _follows(made: Bench) -> list[str]:
-    state, engine = made.state, made.work.engine
-    findings = []
-    for step in range(2):
-        state.step = step
-        before = state.version
-        try:
-            rl_step(state, made.work)
-        except UpdateError as error:
-            return [*findings, f"after the weights moved: {error}"]
-        if engine.version != before:
-            findings.append(f"step {step + 1}: the engine says version {engine.version}, the weights were {before}")
-        put(state.policy, noise(state.policy, seed=step + 3), add=True)
-        plain = prompted(made)[0].problem
-        known = {
-            tuple(plain.tree.responses[row, : int(plain.tree.lengths[row])].tolist()): plain.sampler_logp[row]
-            for row in plain.drawn
-        }
-        said = engine.generate(
-            [Request(made.work.prompts[0], 0, tuple(range(8)))],
-            made.work.decoding,
-            seed=1,
-            stream=Stream.ROLLOUT,
-            step=step,
-        )[0]
-        gap = max(abs(sum(one.logp) - float(known[one.tokens])) if one.tokens in known else 1e9 for one in said)
-        if not gap <= made.miniature.tolerance * 10:
-            findings.append(f"after the weights moved, the engine draws with log-probabilities {gap:.3g} nats off")
-    return findings
-
-
-def _refuses_version(miniature: Miniature) -> list[str]:
-    made = bench(miniature)
-    engine = _Stuck(made, made.state.policy, follows=False)
-    engine.load((), 0)
-    made.state.version = 7
-    made.work = dataclasses.replace(made.work, engine=engine)
-    for what, attempt in (
-        ("a step", lambda: rl_step(made.state, made.work)),
-        ("a rollout", lambda: _rolled(made, engine)),
-    ):
-        try:
-            attempt()
-        except UpdateError:
-            continue
-        return [f"{what} goes through with an engine that holds version 0 of weights that are at 7"]
-    return []
-
-
-def _rolled(made: Bench, engine: _Stuck) -> object:
-    work = made.work
-    given = (engine, work.codec, work.grader, work.problems, work.prompts, work.decoding)
-    return roll_out(*given, size=2, seed=0, step=0, version=made.state.version)
-
-
-def _measures_old_weights(miniature: Miniature) -> list[str]:
-    """Draw from weights that stayed behind under the right version: refused, or the gap is in the record."""
-    made = bench(miniature)
-    made.lively()
-    behind = CausalPolicy(copy.deepcopy(made.state.policy.model))
-    put(made.state.policy, noise(made.state.policy, seed=9, size=FAR), add=True)
-    made.work = dataclasses.replace(made.work, engine=_Stuck(made, behind, follows=True))
-    try:
-        _, record = made.taken()
-    except UpdateError:
-        return []
-    measured = record.get("sampling/sampling_logp_difference/max", 0.0) if record["stepped"] else 1.0
-    return (
-        [] if measured > 1e-3 else [f"weights that stayed behind are drawn from, and the gap reads {measured:.3g} nats"]
-    )
