@@ -17,6 +17,7 @@ from assay.policies.causal.engine import DROP, OwnEngine
 from assay.policies.causal.model import CausalPolicy
 from assay.policies.causal.pack import pack
 from assay.policies.engines import Decoding, Drawn, Engine, Request
+from assay.training.language.recipe import GAPS
 
 STOP = frozenset({3, 4, 5})
 REQUESTS = [
@@ -106,6 +107,16 @@ def test_the_scorer_says_what_the_sampler_drew_with(family, near, top_k, top_p):
         for one in group:
             law = naive_logp(model, request.prompt, one.tokens, temperature=0.8, top_k=top_k, top_p=top_p)
             assert taken(law, one.tokens).tolist() == pytest.approx(one.logp, abs=near)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2"])
+def test_in_bfloat16_sampler_and_scorer_differ_by_less_than_a_run_accepts(family):
+    policy = CausalPolicy(tiny_causal(family, dtype=torch.float32), autocast=torch.bfloat16)
+    drawn = generate(policy, REQUESTS, decoding())
+    row = pack([request.prompt for request in REQUESTS], [[one.tokens for one in group] for group in drawn])
+    with torch.no_grad():
+        logp = policy.token_logp(row, temperature=0.8).logp
+    assert (logp - torch.tensor(flat(drawn))).abs().max() < GAPS["bfloat16"]
 
 
 def test_the_law_of_the_responses_is_the_softmax():

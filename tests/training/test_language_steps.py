@@ -12,6 +12,7 @@ import torch
 from policies.tiny_policies import distance, gradient_of, naive_logp, taken, twins
 from tiny_work import EOS, Replay, Watched, rl_state, tiny_recipe, workplace
 
+from assay.core.streams import Stream
 from assay.errors import UpdateError
 from assay.training.language.recipe import estimator_of
 from assay.training.language.steps import rl_step, scheduled, warmup_step
@@ -339,6 +340,26 @@ def test_steps_go_through_the_problems_in_a_cycle_with_numbers_of_their_own():
         for r in seen
     ]
     assert [record["num_tokens"] for record in records] == list(itertools.accumulate(read))
+
+
+def test_random_numbers_are_addressed_by_seed_step_problem_and_sample():
+    told: list[Any] = []
+
+    class Told(Replay):
+        def generate(self, requests: Any, decoding: Any, *, seed: int, stream: Stream, step: int) -> Any:
+            told.append((seed, stream, step, [(request.problem, request.samples) for request in requests]))
+            return super().generate(requests, decoding, seed=seed, stream=stream, step=step)
+
+    policy, model = twins()
+    recipe = settled(max_sampler_gap=1e9)
+    state = rl_state(policy, recipe)
+    for _ in range(2):
+        rl_step(state, workplace(policy, recipe, engine=Told(model, GROUPS)))
+    members = (0, 1, 2)
+    assert told == [
+        (recipe.seed, Stream.ROLLOUT, 0, [(10, members), (11, members)]),
+        (recipe.seed, Stream.ROLLOUT, 1, [(12, members), (13, members)]),
+    ]
 
 
 def test_learning_rates_by_arithmetic():

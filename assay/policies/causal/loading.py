@@ -51,6 +51,7 @@ def load(
     lora_alpha: float = 0.0,
     checkpointing: bool = False,
     seed: int = 0,
+    device: str = "cpu",
 ) -> Loaded:
     """Load a model and its tokenizer, ready to be trained.
 
@@ -64,11 +65,14 @@ def load(
         lora_alpha: their scale times the rank; 0 for twice the rank.
         checkpointing: whether activations are made again in the backward.
         seed: of the adapters' first values.
+        device: where the weights go, ``"cpu"`` or ``"cuda"``.
 
     Raises:
-        ConfigError: nothing of that name, a file is missing or damaged, tokenizer and model do not fit together, or
-            the architecture cannot read packed rows.
+        ConfigError: there is no such device, nothing of that name, a file is missing or damaged, tokenizer and model do
+            not fit together, or the architecture cannot read packed rows.
     """
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("policy.device = 'cuda': torch sees no such device here; use 'cpu'")
     place, file = _find(name)
     given = {"gguf_file": file} if file else {}
     model, tokenizer = _opened(name, place, given, dtype)
@@ -82,6 +86,7 @@ def load(
         recompute_activations(model)
     if lora:
         model = _with_adapters(model, lora, lora_alpha or 2.0 * lora, seed)
+    model.to(device)
     policy = CausalPolicy(model, autocast=torch.bfloat16 if dtype == "bfloat16" else None)
     check_packing(policy, name=name)
     return Loaded(policy, tokenizer, context, stop, digest)

@@ -82,7 +82,7 @@ class CausalPolicy:
 
     def hidden(self, tokens: Int[Tensor, " S"], positions: Int[Tensor, " S"], layout: Layout) -> Float[Tensor, "S D"]:
         """Return the last hidden state of each token of one row, under what the layout lets it read."""
-        with laid_out(layout), self.casting(), self._adapting():
+        with laid_out(layout), self._casting(), self._adapting():
             made = self.causal.base_model(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
         states: Tensor = made.last_hidden_state[0]
         return states
@@ -148,13 +148,7 @@ class CausalPolicy:
     def _adapting(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._adapters else self.model.disable_adapter()  # type: ignore[operator]
 
-    @property
-    def mixed(self) -> bool:
-        """Return whether matrix products are in another type than the weights."""
-        return self._autocast is not None
-
-    def casting(self) -> AbstractContextManager[Any]:
-        """Return the context that the body's forward runs in."""
+    def _casting(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=self._autocast) if self._autocast else nullcontext()
 
 

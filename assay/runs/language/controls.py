@@ -12,12 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from assay.core.streams import Stream, uniforms
-from assay.policies.causal.loading import load
 from assay.policies.causal.model import CausalPolicy
 from assay.policies.engines import Drawn
 from assay.runs.language.measure import in_format, measure
 from assay.runs.language.samples import Sample
-from assay.runs.language.workshop import Workshop
+from assay.runs.language.workshop import Workshop, load_model
 from assay.training.language.batch import Batch
 from assay.training.language.loop import Hooks, run
 from assay.training.language.rollout import Rollout, roll_out
@@ -40,15 +39,8 @@ def controlled(workshop: Workshop, name: str, *, occasion: int, keep: Callable[[
         occasion: of the evaluation's random numbers.
         keep: receives every evaluated response, the point being the control's name.
     """
-    recipe, options = workshop.recipe, workshop.recipe.policy
-    loaded = load(
-        recipe.model,
-        dtype=options.dtype,
-        lora=recipe.lora,
-        lora_alpha=options.lora_alpha,
-        checkpointing=options.gradient_checkpointing,
-        seed=recipe.seed,
-    )
+    recipe = workshop.recipe
+    loaded = load_model(recipe)
     state = begin(loaded.policy, recipe.warmup, base=loaded.digest)
     graders: dict[str, Callable[[], Grader]] = {
         "random_reward": lambda: _Coin(recipe.seed),

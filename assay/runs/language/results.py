@@ -12,14 +12,13 @@ from assay.evaluation.bounds import bounds_record, certified_bounds
 from assay.evaluation.compare import compare_points
 from assay.evaluation.format_share import format_share
 from assay.evidence.language.history import add_up
-from assay.policies.causal.loading import load
 from assay.policies.causal.model import CausalPolicy
 from assay.runs.language.advice import advice
 from assay.runs.language.controls import controlled
 from assay.runs.language.measure import SPLITS, measure
 from assay.runs.language.samples import Sample
 from assay.runs.language.weights import load_adapter
-from assay.runs.language.workshop import Workshop
+from assay.runs.language.workshop import Workshop, load_model
 from assay.training.language.explain import plan_record
 from assay.training.language.plan import points
 from assay.training.language.state import LanguageState
@@ -106,9 +105,7 @@ def at_point(workshop: Workshop, state: LanguageState, name: str, warmup: Path) 
     elif name == "base" and adapted:
         yield policy.base()
     else:
-        options = recipe.policy
-        place = recipe.model if name == "base" or adapted else str(warmup)
-        loaded = load(place, dtype=options.dtype, lora=recipe.lora, lora_alpha=options.lora_alpha, seed=recipe.seed)
+        loaded = load_model(recipe, None if name == "base" or adapted else str(warmup))
         if adapted:
             load_adapter(loaded.policy.model, warmup)
         yield loaded.policy

@@ -18,7 +18,6 @@ from assay.evidence.files import entries_of, read_json, read_rows, read_toml, re
 from assay.evidence.language.history import check_steps
 from assay.evidence.language.weights import weight_files
 from assay.evidence.tensors import tensors_digest
-from assay.policies.causal.loading import load
 from assay.policies.engines import Engine
 from assay.report.language.page import build_language_page
 from assay.runs.directory import Journal, create, held, removed_on_failure, to_json, write
@@ -34,7 +33,16 @@ from assay.runs.language.results import compute_results
 from assay.runs.language.samples import append_sample
 from assay.runs.language.seal import seal
 from assay.runs.language.weights import load_checkpoint, save_checkpoint
-from assay.runs.language.workshop import Problems, Workshop, data_facts, opened, read_task, settings_of, tested
+from assay.runs.language.workshop import (
+    Problems,
+    Workshop,
+    data_facts,
+    load_model,
+    opened,
+    read_task,
+    settings_of,
+    tested,
+)
 from assay.tasks.selftest import SelfTest, require
 from assay.tasks.text import TextTask
 from assay.training.language.loop import Hooks, run
@@ -307,8 +315,8 @@ def _restore_reference(layout: Layout, workshop: Workshop, state: LanguageState)
     if recipe.lora:
         state.reference = state.policy.base()
     else:
-        place = str(layout.warmup) if recipe.warmup.steps else recipe.model
-        state.reference = load(place, dtype=recipe.policy.dtype).policy.base()
+        place = str(layout.warmup) if recipe.warmup.steps else None
+        state.reference = load_model(recipe, place).policy.base()
     check_reference(state)
 
 

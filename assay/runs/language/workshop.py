@@ -78,6 +78,25 @@ def read_task(recipe: LanguageRecipe) -> TextTask:
     return task
 
 
+def load_model(recipe: LanguageRecipe, place: str | None = None) -> Loaded:
+    """Load the model that a recipe names, as the recipe has it, or another of the same shape.
+
+    Args:
+        recipe: the run's settings.
+        place: of the other; None for the recipe's own.
+    """
+    options = recipe.policy
+    return load(
+        place or recipe.model,
+        dtype=options.dtype,
+        lora=recipe.lora,
+        lora_alpha=options.lora_alpha,
+        checkpointing=options.gradient_checkpointing,
+        seed=recipe.seed,
+        device=options.device,
+    )
+
+
 def data_facts(task: TextTask, tested: SelfTest | None) -> Record:
     """Return what a run records of its data and of the test of its grader."""
     claims = [asdict(claim) for claim in tested.claims] if tested else []
@@ -98,14 +117,7 @@ def opened(recipe: LanguageRecipe, problems: Problems) -> Iterator[Workshop]:
         InputError: a prompt is empty.
     """
     options = recipe.policy
-    loaded = load(
-        recipe.model,
-        dtype=options.dtype,
-        lora=recipe.lora,
-        lora_alpha=options.lora_alpha,
-        checkpointing=options.gradient_checkpointing,
-        seed=recipe.seed,
-    )
+    loaded = load_model(recipe)
     codec = Codec(
         loaded.tokenizer,
         stop_tokens=loaded.stop_tokens,

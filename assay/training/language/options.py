@@ -26,6 +26,8 @@ class PolicyOptions(Section):
 
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Type of the weights and of what is computed from them."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the weights are, and everything that is computed from them."""
     chat_template: bool = False
     """Whether a plain prompt is put into the tokenizer's chat template as a user's turn."""
     system_prompt: str = ""

@@ -110,11 +110,11 @@ class LanguageRecipe(Section):
             return
         if self.task.stop:
             yield (
-                f"task.stop = {list(self.task.stop)}: under policy.engine = 'vllm' a response ends by a token alone; leave "
-                "it out, or use engine = 'own'"
+                f"task.stop = {list(self.task.stop)}: under policy.engine = 'vllm' a response ends by a token alone; "
+                "leave it out, or use engine = 'own'"
             )
         if self.lora:
-            yield f"lora = {self.lora}: policy.engine = 'vllm' takes whole weights here; use engine = 'own', or lora = 0"
+            yield f"lora = {self.lora}: policy.engine = 'vllm' takes whole weights; use engine = 'own' or lora = 0"
 
     def _idle(self, algorithm: Algorithm) -> Iterator[str]:
         """Say which settings could do nothing."""

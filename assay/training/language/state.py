@@ -171,8 +171,9 @@ def from_tensors(
                 trained,
             )
         for name, parameter in trained.items():
-            held = {kind: moments[f"{kind}.{name}"].clone() for kind in _MOMENTS}
-            state.optimizer.state[parameter] = {"step": torch.tensor(float(record["optimizer_steps"])), **held}
+            held = {kind: moments[f"{kind}.{name}"].to(parameter.device, copy=True) for kind in _MOMENTS}
+            taken = torch.tensor(float(record["optimizer_steps"]), device=parameter.device)
+            state.optimizer.state[parameter] = {"step": taken, **held}
     return state
 
 

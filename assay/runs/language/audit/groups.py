@@ -46,10 +46,11 @@ def group_semantics(miniature: Miniature) -> Check:
     few, further = _too_few(made, groups, norm(first))
     cases = _constant_groups(recipe, groups)
     findings += [*found, *few, *_constant(miniature, recipe, cases, norm(first))]
-    constant = f", a constant group ({' or '.join(cases)}) has an advantage of exactly zero" if cases else ""
+    rounded = " up to rounding, the KL being in the return" if estimator_of(recipe)[1].kl == "reward" else ", exactly"
+    constant = f"; a constant group ({' or '.join(cases)}) moves nothing by its reward{rounded}" if cases else ""
     return verdict_of(
         "I4",
-        f"the order of a group does not matter{constant}, and a response without a score leaves its group as if it had "
+        f"the order of a group does not matter{constant}; a response without a score leaves its group as if it had "
         "not been drawn; a group with too few scores leaves the batch",
         findings,
         error=max(error, gap, further),
