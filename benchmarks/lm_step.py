@@ -5,9 +5,9 @@
 
 Qwen2's architecture, 6 layers of width 384, 6 heads and 2 of keys, vocabulary 32,000, weights tied; 4 prompts x 8
 responses of exactly 64 tokens, float32, no reference model. Everything between two steps counts on both sides:
-sampling, grading, backward, optimizer, bookkeeping. TRL is tuned in its favour: no bf16, no gradient checkpointing, no reference,
-nothing saved or reported. Each side runs in a process of its own, in turns; memory is the peak above what the process
-held once the model was built.
+sampling, grading, backward, optimizer, bookkeeping. TRL is tuned in its favour: no bf16, no gradient checkpointing, no
+reference, nothing saved or reported. Each side runs in a process of its own, in turns; memory is the peak above what
+the process held once the model was built.
 """
 
 from __future__ import annotations

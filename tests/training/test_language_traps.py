@@ -46,6 +46,7 @@ ALONE = GRADIENTS + "test_what_stands_beside_a_response_does_not_change_its_log_
 NAIVE = GRADIENTS + "test_gradients_are_those_of_the_naive_forward_in_any_split"
 REPLAYED = SAMPLER + "test_the_scorer_says_what_the_sampler_drew_with"
 UNDER_CUT = STEPS + "test_under_a_cut_the_expected_update_is_that_of_the_policy_that_draws"
+EXPECTED = STEPS + "test_the_expected_update_is_the_gradient_of_reward_less_kl"
 TRUNCATED = STEPS + "test_truncated_responses_leave_where_the_recipe_says_so"
 UNSCORED = STEPS + "test_unscorable_responses_leave_their_group_and_every_count"
 ITERATIONS = STEPS + "test_two_iterations_are_two_clipped_updates_on_one_batch"
@@ -64,9 +65,9 @@ WHERE: dict[str, str] = {
     "MASK-01": ALONE,
     "MASK-02": LOADING + "test_every_end_that_the_settings_declare_is_read",
     "MASK-03": DRAWN,
-    "MASK-07": PLACED,
+    "MASK-07": EXPECTED,
     "MASK-08": TRUNCATED,
-    "MASK-09": PLACED,
+    "MASK-09": EXPECTED,
     "MASK-11": DRAWN,
     "MASK-12": DRAWN,
     "MASK-13": DRAWN,
@@ -76,9 +77,9 @@ WHERE: dict[str, str] = {
     "MASK-17": UPDATE + "test_scores_are_those_of_plain_rows",
     "MASK-18": ALONE,
     "MASK-19": TOKENS + "test_padding_is_never_used",
-    "MASK-20": PLACED,
+    "MASK-20": EXPECTED,
     # log-probabilities
-    "LP-01": STEPS + "test_the_expected_update_is_the_gradient_of_reward_less_kl",
+    "LP-01": EXPECTED,
     "LP-02": GAP,
     "LP-03": GAP,
     "LP-04": NAIVE,

@@ -1,7 +1,8 @@
 """From hidden states to the log-probabilities of given tokens, a slice of the vocabulary at a time.
 
-No tensor over all tokens and the whole vocabulary is ever made: a slice of logits is made in the forward, summed up and
-dropped, and made again in the backward. Entropy and the exact KL to a reference come from the same pass.
+Logits are made a slice of the vocabulary at a time, in the forward and again in the backward, so that memory does not
+grow with tokens times vocabulary: the forward leaves at most ``LEFT`` of them for its backward. Entropy and the exact KL
+to a reference come from the same pass.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from torch import Tensor
 
 SLICE = 2**19
 """Logits that are made at once."""
+LEFT = 2**24
+"""Logits that a forward leaves for its backward, which need not be made again: 64 MiB in float32."""
 HIDDEN = -1e30
 """Logit of a token that cannot be drawn: its weight is zero, and sums of it over a vocabulary stay finite."""
 
@@ -78,7 +81,9 @@ def token_logp(
         reference: head and states of the reference at the same rows, for the exact KL; without gradient.
     """
     ref = None if reference is None else (reference[0], reference[1].detach())
-    logp, entropy, kl = _TokenLogp.apply(hidden, head.weight, head.bias, head.scale, row, token, cut, ref)  # type: ignore[no-untyped-call]
+    room = LEFT if torch.is_grad_enabled() else 0
+    given = (hidden, head.weight, head.bias, head.scale, row, token, cut, ref, room)
+    logp, entropy, kl = _TokenLogp.apply(*given)  # type: ignore[no-untyped-call]
     return TokenLogp(logp, entropy[row], None if reference is None else kl[row])
 
 
@@ -114,15 +119,19 @@ class _TokenLogp(torch.autograd.Function):
         token: Tensor,
         cut: Tensor | None,
         reference: tuple[Head, Tensor] | None,
+        room: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
         head = Head(weight, bias, scale)
         with torch.autocast(hidden.device.type, enabled=False):
             chosen = hidden.new_empty(len(token), dtype=weight.dtype)
             sums, sums_ref = _Sums(len(hidden), weight), _Sums(len(hidden), weight)
             gap = torch.zeros_like(sums.top)
+            left: dict[int, Tensor] = {}
             for tokens, inside in _slices(head, len(hidden), token):
                 logits = _kept(head.logits(hidden, tokens), cut, row[inside], token[inside] - tokens.start)
                 chosen[inside] = logits[row[inside], token[inside] - tokens.start]
+                if logits.numel() <= room:
+                    left[tokens.start], room = logits, room - logits.numel()
                 if reference is None:
                     sums.add(logits)
                     continue
@@ -136,7 +145,7 @@ class _TokenLogp(torch.autograd.Function):
             kl = gap / sums.total - lse + sums_ref.lse if reference else torch.zeros_like(lse)
             entropy = sums.entropy
         ctx.save_for_backward(hidden, weight, bias, row, token, cut, lse, sums_ref.lse, entropy, kl)
-        ctx.scale, ctx.reference = scale, reference
+        ctx.scale, ctx.reference, ctx.left = scale, reference, left
         return chosen - lse[row], entropy, kl
 
     @staticmethod
@@ -153,7 +162,10 @@ class _TokenLogp(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             for tokens, inside in _slices(head, len(hidden), token):
                 at = row[inside], token[inside] - tokens.start
-                logp = _kept(head.logits(hidden, tokens), cut, *at).sub_(lse[:, None])
+                logits = ctx.left.pop(tokens.start, None)
+                if logits is None:
+                    logits = _kept(head.logits(hidden, tokens), cut, *at)
+                logp = logits.sub_(lse[:, None])
                 pull = (-drawn)[:, None]
                 if bends[0]:
                     pull = pull - on_entropy[:, None] * (logp + entropy[:, None])
@@ -169,7 +181,7 @@ class _TokenLogp(torch.autograd.Function):
                     torch.mm(slope.T, states, out=grad_weight[tokens])
                 if grad_bias is not None:
                     grad_bias[tokens] = slope.sum(0)
-        return grad_hidden.to(hidden.dtype), grad_weight, grad_bias, None, None, None, None, None
+        return grad_hidden.to(hidden.dtype), grad_weight, grad_bias, None, None, None, None, None, None
 
 
 class _Sums:
@@ -181,14 +193,14 @@ class _Sums:
         self.weighted = like.new_zeros(rows)
 
     def add(self, logits: Float[Tensor, "N W"]) -> Float[Tensor, "N W"]:
-        """Take in a slice of logits, which is overwritten, and return their weights relative to the largest so far."""
+        """Take in a slice of logits, and return their weights relative to the largest so far."""
         top = torch.maximum(self.top, logits.amax(-1))
         lift = self.top - top
         shrink = lift.exp()
-        below = logits.sub_(top[:, None])
+        below = logits - top[:, None]
         weights = below.exp()
         moved = torch.where(self.total > 0, lift * self.total, 0.0)
-        self.weighted = (self.weighted + moved) * shrink + (weights * below).sum(-1)
+        self.weighted = (self.weighted + moved) * shrink + below.mul_(weights).sum(-1)
         self.total = self.total * shrink + weights.sum(-1)
         self.top = top
         return weights

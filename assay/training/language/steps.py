@@ -211,8 +211,8 @@ def _check_gap(found: Gap, limit: float, algorithm: Algorithm, place: str) -> No
         raise UpdateError(
             f"{place}: sampler and trainer differ by {found.difference_max:.3g} nats on a token (limit {limit:g}), so "
             "the responses were not drawn from the policy that is updated; nothing was updated. Where the sampler is "
-            "meant to differ, use rl.algorithm = 'tis', 'mis' or 'sequence_is', which weigh responses by the difference, "
-            "or set rl.max_sampler_gap"
+            "meant to differ, use rl.algorithm = 'tis', 'mis' or 'sequence_is', which weigh responses by the "
+            "difference, or set rl.max_sampler_gap"
         )
 
 

@@ -160,5 +160,6 @@ def in_words(miniature: Miniature) -> list[str]:
         missing.append(f"the rounding of {recipe.policy.dtype}")
     if recipe.policy.engine == "vllm":
         missing.append("vllm, in whose place the package's own engine draws")
+    missing += ["the kernels of cuda"] if recipe.policy.device == "cuda" else []
     missing += ["the warm-up"] if recipe.warmup.steps else []
     return [*lines, f"not reached: {', '.join(missing)}"]
