@@ -153,6 +153,10 @@ class Algorithm:
             raise ConfigError(f"{key} = {given[key]}: {self.name} {self.refuses[key]}")
         return made
 
+    def needs(self, settings: Settings) -> int:
+        """Return how many scored responses a group needs under some settings: k of them for pass@k."""
+        return max(self.least, settings.k) if "k" in self.live else self.least
+
     def needs_logits(self, settings: Settings) -> bool:
         """Return whether the logits of every token are needed under some settings."""
         return bool(settings.entropy) or (settings.kl in PLACEMENTS and PLACEMENTS[settings.kl].logits)
@@ -161,7 +165,7 @@ class Algorithm:
 def prepare(algorithm: Algorithm, settings: Settings, rows: Rows) -> Prepared:
     """Shape the rewards of a whole batch, drop what leaves it, count it, and compute its advantages.
 
-    A response without a score leaves its group, a group with fewer than ``algorithm.least`` scores leaves the batch,
+    A response without a score leaves its group, a group with fewer scores than the algorithm needs leaves the batch,
     and under dynamic sampling so does a group whose rewards are all equal. Rows that left keep their place, with a mask
     that is false.
     """
@@ -170,7 +174,7 @@ def prepare(algorithm: Algorithm, settings: Settings, rows: Rows) -> Prepared:
             rows.mask.sum(1), longest=settings.overlong_length, cache=settings.overlong_cache, dtype=rows.reward.dtype
         )
         rows = dataclasses.replace(rows, reward=rows.reward + penalty)
-    stays = _staying(settings, rows, algorithm.least)
+    stays = _staying(settings, rows, algorithm.needs(settings))
     left = dataclasses.replace(rows, mask=rows.mask & stays[:, None])
     adv = torch.zeros_like(rows.logp)
     if bool(stays.any()):

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.core.advantages import leave_one_out
+from assay.core.algorithms import ALGORITHMS
+from assay.core.estimator import Rows, prepare
 from assay.core.pass_at_k import best_minus_second, pass_at_k
 from assay.errors import InputError
 
@@ -62,3 +64,15 @@ def test_a_constant_group_is_silent(value, size):
 def test_k_beyond_the_group_is_refused(k):
     with pytest.raises(InputError, match=f"k = {k}: .* one has 2"):
         pass_at_k(torch.zeros(5), torch.tensor([0, 0, 0, 1, 1]), k=k)
+
+
+def test_a_group_with_fewer_scores_than_tries_leaves_the_batch():
+    algorithm = ALGORITHMS["pass_at_k"]
+    settings = algorithm.settle({"k": 3})
+    table = torch.zeros(8, 1, dtype=torch.float64)
+    reward = torch.tensor([1.0, 0.0, float("nan"), float("nan"), 1.0, 0.0, 0.0, 1.0], dtype=torch.float64)
+    group = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    rows = Rows(table, table, table, table, torch.ones(8, 1, dtype=torch.bool), reward, group)
+    prepared = prepare(algorithm, settings, rows)
+    assert not prepared.rows.mask[:4].any() and prepared.rows.mask[4:].all()
+    assert prepared.totals.responses == 4

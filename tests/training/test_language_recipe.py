@@ -84,7 +84,7 @@ def test_every_setting_round_trips_through_toml(tmp_path):
         task={"train_problems": 9, "stop": ["\n", "END"], "split_by": "pair"},
         grading={"timeout": 1},
         rl={"algorithm": "tis", "level": "sequence", "weight_high": 3, "beta": 0.1, "overlong_length": 20}
-        | {"overlong_cache": 10, "max_completion_length": 24, "max_sampler_gap": 0.5, "eps": None},
+        | {"overlong_cache": 10, "max_completion_length": 24, "eps": None},
         evaluation={"samples": 8, "pass_k": [1, 8], "controls": ["rejection", "format_only"]},
         tracking={"mirrors": ["trackio"], "project": "mine"},
     )
@@ -403,3 +403,9 @@ def test_every_setting_explains_itself():
             assert field.description or issubclass(field.annotation, BaseModel), name
     controls = LanguageRecipe.model_fields["evaluation"].annotation.model_fields["controls"].annotation
     assert get_args(get_args(controls)[0]) == ("rejection", "random_reward", "format_only")
+
+
+@pytest.mark.parametrize("algorithm", ["tis", "mis", "sequence_is", "rloo_distinct"])
+def test_a_limit_to_the_gap_is_dead_where_the_gap_is_weighed(algorithm):
+    with pytest.raises(ConfigError, match="max_sampler_gap = 0.5 can do nothing"):
+        build(rl={"algorithm": algorithm, "max_sampler_gap": 0.5})

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from assay.errors import UpdateError
 from assay.policies.causal.head import support_cut
 
 BLOCK = 256
@@ -28,12 +29,18 @@ def draw(
 
     Returns:
         The tokens, and the log-probability that each had, in nats.
+
+    Raises:
+        UpdateError: a logit is NaN, or the largest of a row infinite.
     """
+    top = logits.amax(-1, keepdim=True)
+    if not bool(top.isfinite().all()):
+        raise UpdateError(f"logits of {float(top[~top.isfinite()][0])}: the policy is not finite, nothing can be drawn")
     cut = support_cut(logits, top_k=top_k, top_p=top_p)
     if cut is not None:
         logits = logits.masked_fill_(logits < cut[:, None], float("-inf"))
     rows = torch.arange(len(logits), device=logits.device)
-    weights = logits.sub_(logits.amax(-1, keepdim=True)).exp_()
+    weights = logits.sub_(top).exp_()
     blocks = torch.nn.functional.pad(weights, (0, -logits.shape[1] % BLOCK)).view(len(logits), -1, BLOCK)
     upto = blocks.sum(-1).double().cumsum(-1)
     threshold = uniform.to(upto.device) * upto[:, -1]

@@ -1,8 +1,8 @@
 """From hidden states to the log-probabilities of given tokens, a slice of the vocabulary at a time.
 
 Logits are made a slice of the vocabulary at a time, in the forward and again in the backward, so that memory does not
-grow with tokens times vocabulary: the forward leaves at most ``LEFT`` of them for its backward. Entropy and the exact KL
-to a reference come from the same pass.
+grow with tokens times vocabulary. The forward leaves at most ``LEFT`` of them for its backward. Entropy and the exact
+KL to a reference come from the same pass.
 """
 
 from __future__ import annotations

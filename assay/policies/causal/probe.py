@@ -1,7 +1,8 @@
 """A trial of a model that was just loaded: does a packed row say what Transformers says of each response alone?
 
 Not every architecture leaves all that passes between tokens to the attention that it is given. One with an attention of
-its own, a convolution or a state would read one response while it reads the next, and nothing else would show it.
+its own, a convolution or a state would read one response while it reads the next; one that caps or shifts its logits
+would be scored without. Nothing else would show it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from assay.policies.causal.pack import pack
 
 PROMPT, RESPONSES = (1, 2, 3), ((4, 5, 6), (7, 8, 9))
 ROUNDING = 1e-3
-"""Largest difference of hidden states, over the largest of them, that is taken for rounding, in the weights' type."""
+"""Largest difference of logits, over the largest of them, that is taken for rounding, in the weights' type."""
 
 
 @torch.no_grad()
 def check_packing(policy: CausalPolicy, *, name: str) -> None:
-    """Read two short responses to one prompt in a packed row and, plainly, one by one; compare their hidden states.
+    """Read two short responses to one prompt in a packed row and, plainly, one by one; compare the logits.
 
     Args:
         policy: of a model that was just loaded.
@@ -40,7 +41,8 @@ def check_packing(policy: CausalPolicy, *, name: str) -> None:
     kind = type(policy.causal).__name__
     try:
         row = pack([prompt], [responses]).to(policy.device)
-        packed = CausalPolicy(policy.model).hidden(row.tokens, row.positions, Packed(row))  # without bfloat16
+        exact = CausalPolicy(policy.model)  # without bfloat16
+        packed = exact.head().logits(exact.hidden(row.tokens, row.positions, Packed(row)))
         rows = [_plain(policy, [*prompt, *said[:-1]]) for said in responses]
     except Exception as error:  # the model's own code runs, and may expect anything
         raise ConfigError(
@@ -49,16 +51,16 @@ def check_packing(policy: CausalPolicy, *, name: str) -> None:
     plain = torch.cat([rows[0], *(states[len(prompt) :] for states in rows[1:])])
     if not float((packed - plain).abs().max()) <= ROUNDING * float(plain.abs().max()):
         raise ConfigError(
-            f"model = {name}: in {kind} responses to one prompt would read each other, because it does not leave all "
-            "attention to what it is given; use another architecture"
+            f"model = {name}: {kind} says something else of a packed row than of each response alone, because it does "
+            "not leave all attention to what it is given, or changes its logits afterwards; use another architecture"
         )
 
 
-def _plain(policy: CausalPolicy, tokens: list[int]) -> Float[Tensor, "S D"]:
+def _plain(policy: CausalPolicy, tokens: list[int]) -> Float[Tensor, "S V"]:
     with _eager(policy.causal):
-        made = policy.causal.base_model(input_ids=torch.tensor([tokens], device=policy.device), use_cache=False)
-    states: Tensor = made.last_hidden_state[0]
-    return states
+        made = policy.causal(input_ids=torch.tensor([tokens], device=policy.device), use_cache=False)
+    logits: Tensor = made.logits[0]
+    return logits
 
 
 @contextmanager

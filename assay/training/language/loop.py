@@ -56,6 +56,7 @@ def run(state: LanguageState, work: Workplace, hooks: Hooks) -> None:
             check_reference(state, f"rl {state.step}")
             hooks.save(state)
         if hooks.stopping():
+            check_reference(state)
             hooks.save(state)
             raise Interrupted(f"stopped after {state.phase} step {state.step} of {length[state.phase]}")
 

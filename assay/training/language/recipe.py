@@ -129,6 +129,11 @@ class LanguageRecipe(Section):
                     f"up to the rounding of {policy.dtype}, so that what {algorithm.name} corrects for is 1; leave it "
                     "out, or set policy.engine = 'vllm' or policy.dtype = 'bfloat16'"
                 )
+        if rl.max_sampler_gap is not None and corrects_sampler(algorithm):
+            yield (
+                f"rl.max_sampler_gap = {rl.max_sampler_gap:g} can do nothing: {algorithm.name} weighs responses by the "
+                "difference, whatever it is; leave it out"
+            )
         if evaluation.every > rl.steps:
             yield f"evaluation.every = {evaluation.every} can do nothing in rl.steps = {rl.steps}; use fewer, or 0"
         if evaluation.controls and not rl.steps:
