@@ -13,15 +13,14 @@ from typing import Any
 
 from assay.core.streams import Stream, uniforms
 from assay.policies.causal.model import CausalPolicy
-from assay.policies.engines import Drawn
 from assay.runs.language.measure import in_format, measure
 from assay.runs.language.samples import Sample
 from assay.runs.language.workshop import Workshop, load_model
 from assay.training.language.batch import Batch
 from assay.training.language.loop import Hooks, run
-from assay.training.language.rollout import Rollout, roll_out
+from assay.training.language.rollout import Rollout
 from assay.training.language.state import LanguageState, adamw, begin
-from assay.training.language.steps import Workplace, scheduled
+from assay.training.language.steps import Workplace, drawn, scheduled
 from assay.training.language.warmup import differentiate_likelihood
 from assay.training.step import apply_gradients
 from assay.types import Grader, Outcome, Response, TextProblem
@@ -118,7 +117,7 @@ def _imitate(workshop: Workshop, state: LanguageState) -> None:
     """
     recipe, rl = workshop.recipe, workshop.recipe.rl
     work = _workplace(workshop, state.policy, workshop.grader)
-    kept = [_right(_drawn(workshop, work, state, step)) for step in range(rl.steps)]
+    kept = [_right(drawn(state, work, step=step)) for step in range(rl.steps)]
     state.optimizer = adamw(state.policy, rl)
     for step, batch in enumerate(kept):
         if not batch.responses:
@@ -131,30 +130,12 @@ def _imitate(workshop: Workshop, state: LanguageState) -> None:
         apply_gradients(state.policy.trained(), state.optimizer, max_grad_norm=rl.max_grad_norm, place=place)
 
 
-def _drawn(workshop: Workshop, work: Workplace, state: LanguageState, step: int) -> Rollout:
-    chosen = workshop.recipe.batch(step, len(work.problems))
-    work.engine.load((), state.version)
-    return roll_out(
-        work.engine,
-        work.codec,
-        work.grader,
-        [work.problems[number] for number in chosen],
-        [work.prompts[number] for number in chosen],
-        work.decoding,
-        size=workshop.recipe.rl.num_generations,
-        seed=workshop.recipe.seed,
-        step=step,
-        version=state.version,
-    )
-
-
 def _right(rollout: Rollout) -> Batch:
     """Return the right responses of a rollout as a batch of their own."""
-    drawn: list[Drawn] = list(rollout.drawn)
     rows = [row for row, outcome in enumerate(rollout.outcomes) if outcome.status == "right"]
     groups = sorted({rollout.batch.group[row] for row in rows})
     return Batch(
         tuple(rollout.batch.prompts[group] for group in groups),
-        tuple(drawn[row].tokens for row in rows),
+        tuple(rollout.drawn[row].tokens for row in rows),
         tuple(groups.index(rollout.batch.group[row]) for row in rows),
     )

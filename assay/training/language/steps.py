@@ -99,56 +99,16 @@ def rl_step(state: LanguageState, work: Workplace) -> Record:
         UpdateError: a stale sampler, a sampler that is too far from the policy, a gradient that is missing or not
             finite, or memory that ran out; the weights are those of the step before.
     """
-    recipe, rl = work.recipe, work.recipe.rl
-    algorithm, settings = estimator_of(recipe)
-    chosen = recipe.batch(state.step, len(work.problems))
-    work.engine.load(state.policy.trained(), state.version)
-    rollout = roll_out(
-        work.engine,
-        work.codec,
-        work.grader,
-        [work.problems[number] for number in chosen],
-        [work.prompts[number] for number in chosen],
-        work.decoding,
-        size=rl.num_generations,
-        seed=recipe.seed,
-        step=state.step,
-        version=state.version,
-    )
+    rl = work.recipe.rl
+    algorithm, settings = estimator_of(work.recipe)
+    rollout = drawn(state, work, step=state.step)
     work.on_rollout(rollout)
-    rows = _rows(state, work, settings, rollout)
+    rows = _rows(state, work, rollout)
     prepared = prepare(algorithm, settings, rows)
     rate = scheduled(rl.lr_scheduler_type, rl.learning_rate, step=state.step, steps=rl.steps)
     for group in state.optimizer.param_groups:
         group["lr"] = rate
-    place = f"rl step {state.step + 1}"
-    logp_old: Tensor | None = None
-    passes: list[Pass] = []
-    distance: Gap | None = None
-    update = None
-    for _ in range(rl.num_iterations):
-        state.optimizer.zero_grad(set_to_none=True)
-        made = differentiate(
-            state.policy,
-            rollout.batch,
-            prepared,
-            algorithm,
-            settings,
-            drawing=work.drawing,
-            budget=recipe.policy.token_budget,
-            reference=state.reference,
-            logp_old=logp_old,
-        )
-        if not bool(made.scored.any()):
-            break
-        if logp_old is None:
-            logp_old = made.logp
-            distance = gap(made.logp, rows.logp_sampler, made.scored)
-            _check_gap(distance, sampler_gap(recipe), algorithm, place)
-        passes.append(made)
-        update = apply_gradients(state.policy.trained(), state.optimizer, max_grad_norm=rl.max_grad_norm, place=place)
-        state.version += 1
-    state.optimizer.zero_grad(set_to_none=True)
+    passes, update, distance = _updated(state, work, rollout, prepared)
     state.step += 1
     state.tokens += _tokens_read(rollout.batch)
     return {
@@ -167,6 +127,63 @@ def rl_step(state: LanguageState, work: Workplace) -> Record:
     }
 
 
+def drawn(state: LanguageState, work: Workplace, *, step: int) -> Rollout:
+    """Draw the responses of one step of RL from the policy as it is, and grade them."""
+    chosen = work.recipe.batch(step, len(work.problems))
+    work.engine.load(state.policy.trained(), state.version)
+    return roll_out(
+        work.engine,
+        work.codec,
+        work.grader,
+        [work.problems[number] for number in chosen],
+        [work.prompts[number] for number in chosen],
+        work.decoding,
+        size=work.recipe.rl.num_generations,
+        seed=work.recipe.seed,
+        step=step,
+        version=state.version,
+    )
+
+
+def _updated(
+    state: LanguageState, work: Workplace, rollout: Rollout, prepared: Prepared
+) -> tuple[list[Pass], Update | None, Gap | None]:
+    """Take a batch's optimizer steps, each checked before it is applied.
+
+    Returns:
+        What each pass over the batch found, the last update, and the gap between sampler and policy before the first;
+        nothing where no row can have a gradient.
+    """
+    recipe, rl = work.recipe, work.recipe.rl
+    algorithm, settings = estimator_of(recipe)
+    place = f"rl step {state.step + 1}"
+    passes: list[Pass] = []
+    update, distance = None, None
+    for _ in range(rl.num_iterations):
+        state.optimizer.zero_grad(set_to_none=True)
+        made = differentiate(
+            state.policy,
+            rollout.batch,
+            prepared,
+            algorithm,
+            settings,
+            drawing=work.drawing,
+            budget=recipe.policy.token_budget,
+            reference=state.reference,
+            logp_old=passes[0].logp if passes else None,
+        )
+        if not bool(made.scored.any()):
+            break
+        if distance is None:
+            distance = gap(made.logp, prepared.rows.logp_sampler, made.scored)
+            _check_gap(distance, sampler_gap(recipe), algorithm, place)
+        passes.append(made)
+        update = apply_gradients(state.policy.trained(), state.optimizer, max_grad_norm=rl.max_grad_norm, place=place)
+        state.version += 1
+    state.optimizer.zero_grad(set_to_none=True)
+    return passes, update, distance
+
+
 def scheduled(kind: str, rate: float, *, step: int, steps: int) -> float:
     """Return the learning rate of a step, counted from 0, of so many.
 
@@ -176,7 +193,7 @@ def scheduled(kind: str, rate: float, *, step: int, steps: int) -> float:
     return rate * {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1.0 + math.cos(math.pi * done))}[kind]
 
 
-def _rows(state: LanguageState, work: Workplace, settings: Settings, rollout: Rollout) -> Rows:
+def _rows(state: LanguageState, work: Workplace, rollout: Rollout) -> Rows:
     """Return a rollout as the estimators see it, with the log-probabilities that advantages are made of.
 
     Those of our own engine are the policy's. Another engine's are not, so its responses are scored first.
