@@ -188,12 +188,17 @@ def update_work(length: int) -> float:
     responses but for their last token; the last map reads response tokens alone. Attention: two products of the width
     for each pair of a query and a key it reads, likewise three times over.
     """
-    read = length + SIZE * (LENGTH - 1)
+    read = group_tokens(length)
     size = WIDTH // HEADS
     layer = 2 * WIDTH * WIDTH + 2 * WIDTH * KEY_HEADS * size + 3 * WIDTH * INNER
     pairs = length * (length + 1) / 2 + SIZE * (LENGTH - 1) * (length + LENGTH / 2)
     body = 6 * LAYERS * (layer * read + 2 * WIDTH * pairs)
     return PROMPTS * (body + 6 * VOCABULARY * WIDTH * (SIZE * (LENGTH - 1) + 1)) / 1e9
+
+
+def group_tokens(length: int) -> int:
+    """Return the tokens that the update reads of one group: its prompt, and its responses but for their last token."""
+    return length + SIZE * (LENGTH - 1)
 
 
 SIDES = {"ours": ours, "trl": theirs}
@@ -212,12 +217,13 @@ def run_side(side: str, model: Path, options: argparse.Namespace) -> dict[str, A
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prompt", type=int, default=256, help="tokens of each prompt")
-    parser.add_argument("--budget", type=int, default=1024, help="our policy.token_budget")
+    parser.add_argument("--budget", type=int, help="our policy.token_budget; where absent, the tokens of one group")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=list(SIDES), help="leave the other side out")
     parser.add_argument("--side", choices=list(SIDES), help=argparse.SUPPRESS)
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.budget = options.budget or group_tokens(options.prompt)
     torch.set_num_threads(1)
     if options.side:
         made = SIDES[options.side](options.model, options.prompt, options.budget)
