@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -40,29 +39,30 @@ def measure(setting: dict[str, int]) -> dict[str, float]:
     """Take three steps under one setting, and return the time of the quicker of the last two, and the peak memory."""
     lm_step.PROMPTS, lm_step.SIZE, lm_step.LENGTH = PROMPTS, setting["group"], setting["response"]
     lm_step.VOCABULARY = setting["vocabulary"]
-    lm_step.STEPS["ours"] = 3
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         lm_step.build(Path(place))
-        made = lm_step.ours(Path(place), setting["prompt"], budget=lm_step.group_tokens(setting["prompt"]))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+        budget = lm_step.group_tokens(setting["prompt"])
+        made = lm_step.ours(Path(place), setting["prompt"], budget, profile=False)
     seconds, number = min((seconds, number) for number, seconds in enumerate(made["times"]))
-    return {"seconds": seconds, "megabytes": peak - made["base"], **made["parts"][number]}
+    return {"seconds": seconds, "megabytes": made["memory"], **made["parts"][number]}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--axis", choices=list(AXES), help="measure this one again, and keep the others")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         print(json.dumps(measure(json.loads(options.one))))
         return
-    found: dict[str, list[dict[str, Any]]] = {}
-    for axis, values in AXES.items():
-        for value in values:
+    found: dict[str, list[dict[str, Any]]] = json.loads(OUTPUT.read_text())["axes"] if options.axis else {}
+    for axis in [options.axis] if options.axis else AXES:
+        found[axis] = []
+        for value in AXES[axis]:
             command = [sys.executable, __file__, "--one", json.dumps({**BASE, axis: value})]
             done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
-            found.setdefault(axis, []).append({"value": value, **json.loads(done.stdout.splitlines()[-1])})
+            found[axis].append({"value": value, **json.loads(done.stdout.splitlines()[-1])})
             print(axis, value, found[axis][-1], file=sys.stderr)
     OUTPUT.write_text(json.dumps({"base": BASE, "prompts": PROMPTS, "axes": found}, indent=1) + "\n")
 

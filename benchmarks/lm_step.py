@@ -7,7 +7,8 @@ Qwen2's architecture, 6 layers of width 384, 6 heads and 2 of keys, vocabulary 3
 responses of exactly 64 tokens, float32, no reference model. Everything between two steps counts on both sides:
 sampling, grading, backward, optimizer, bookkeeping. TRL is tuned in its favour: no bf16, no gradient checkpointing, no
 reference, nothing saved or reported. Each side runs in a process of its own, in turns; memory is the peak above what
-the process held once the model was built.
+the process held once the model was built. The rate of a large matrix product is taken right before and after each of
+our updates, and one more update is profiled, which says what its time goes into.
 """
 
 from __future__ import annotations
@@ -32,8 +33,15 @@ import torch
 
 VOCABULARY, WIDTH, LAYERS, HEADS, KEY_HEADS, INNER = 32_000, 384, 6, 6, 2, 1024
 PROMPTS, SIZE, LENGTH = 4, 8, 64
-STEPS = {"ours": 4, "trl": 2}
+STEPS = {"ours": 3, "trl": 2}
 """Steps a process takes; the first one warms up and is left out."""
+KINDS = {
+    "products with weights": ("aten::mm", "aten::addmm", "aten::addmm_"),
+    "products of attention": ("aten::bmm",),
+    "exponentials of logits and scores": ("aten::exp", "aten::exp_"),
+    "filling and copying memory": ("aten::fill_", "aten::copy_", "aten::index", "aten::_index_put_impl_"),
+}
+"""Operations of the update by kind; the rest are norms, gates, rotations, sums and Python."""
 
 
 def build(place: Path) -> None:
@@ -71,18 +79,23 @@ def resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+def peak_memory() -> float:
+    """Return the most that the process has held, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
 def peak_rate() -> float:
-    """Return the best rate of a large float32 matrix product on one thread, in GFLOP/s."""
-    a = torch.randn(2048, 2048)
+    """Return the rate of a large float32 matrix product on one thread now, in GFLOP/s."""
+    a = torch.ones(1024, 1024)
     times = []
-    for _ in range(5):
+    for _ in range(7):
         began = time.perf_counter()
         a @ a
         times.append(time.perf_counter() - began)
-    return 2 * 2048**3 / min(times) / 1e9
+    return 2 * 1024**3 / statistics.median(times) / 1e9
 
 
-def ours(model: Path, length: int, budget: int) -> dict[str, Any]:
+def ours(model: Path, length: int, budget: int, *, profile: bool = True) -> dict[str, Any]:
     """Take steps with the package's own training step."""
     from transformers import AutoModelForCausalLM
 
@@ -108,26 +121,31 @@ def ours(model: Path, length: int, budget: int) -> dict[str, Any]:
     problems = [TextProblem(number, text) for number, text in enumerate(prompts(length))]
 
     def grade(asked: Sequence[TextProblem], responses: Sequence[Response]) -> list[Outcome]:
-        scores = [sum(response.tokens) % 2 for response in responses]
-        return [Outcome(float(score), "right" if score else "wrong") for score in scores]
+        return [Outcome(float(row % 2), "right" if row % 2 else "wrong") for row in range(len(responses))]
 
     engine = OwnEngine(policy, rows=PROMPTS * SIZE, prompt_tokens=PROMPTS * length)
-    spent: dict[str, float] = {}
-    engine.generate = timed(engine.generate, "generate", spent)  # type: ignore[method-assign]
-    steps.differentiate = timed(steps.differentiate, "forward and backward", spent)
-    steps.apply_gradients = timed(steps.apply_gradients, "optimizer", spent)
     work = steps.Workplace(recipe, problems, encode(codec, problems, longest=4096), codec, engine, grade)
     state = begin(policy, recipe.warmup, base="none")
     begin_rl(state, recipe.rl, with_reference=False)
+    spent: dict[str, float] = {}
+    update = steps.differentiate
+    engine.generate = timed(engine.generate, "generate", spent)  # type: ignore[method-assign]
+    steps.differentiate = probed(timed(update, "forward and backward", spent), spent)
+    steps.apply_gradients = timed(steps.apply_gradients, "optimizer", spent)
     base = resident()
-    times, parts = [], []
+    times, rates, parts = [], [], []
     for _ in range(STEPS["ours"]):
         spent.clear()
         began = time.perf_counter()
         steps.rl_step(state, work)
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - began - spent.pop("probe"))
+        rates.append(spent.pop("rate"))
         parts.append(dict(spent))
-    return {"times": times[1:], "parts": parts[1:], "base": base}
+    memory, kinds = peak_memory() - base, {}
+    if profile:
+        steps.differentiate = profiled(update, kinds)
+        steps.rl_step(state, work)
+    return {"times": times[1:], "parts": parts[1:], "rates": rates[1:], "kinds": kinds, "memory": memory}
 
 
 def theirs(model: Path, length: int, budget: int) -> dict[str, Any]:
@@ -145,7 +163,7 @@ def theirs(model: Path, length: int, budget: int) -> dict[str, Any]:
             ends.append(time.perf_counter())
 
     def reward(completion_ids: list[list[int]], **columns: Any) -> list[float]:
-        return [float(sum(ids) % 2) for ids in completion_ids]
+        return [float(row % 2) for row in range(len(completion_ids))]
 
     with tempfile.TemporaryDirectory() as place:
         config = RLOOConfig(
@@ -165,7 +183,8 @@ def theirs(model: Path, length: int, budget: int) -> dict[str, Any]:
         )
         base = resident()
         trainer.train()
-    return {"times": [b - a for a, b in zip(ends, ends[1:], strict=False)], "parts": [], "base": base}
+        memory = peak_memory() - base
+    return {"times": [b - a for a, b in zip(ends, ends[1:], strict=False)], "memory": memory}
 
 
 def timed(work: Callable[..., Any], name: str, spent: dict[str, float]) -> Callable[..., Any]:
@@ -177,6 +196,37 @@ def timed(work: Callable[..., Any], name: str, spent: dict[str, float]) -> Calla
             return work(*arguments, **named)
         finally:
             spent[name] = spent.get(name, 0.0) + time.perf_counter() - began
+
+    return wrapped
+
+
+def probed(work: Callable[..., Any], spent: dict[str, float]) -> Callable[..., Any]:
+    """Return the same function, which adds the rate of a matrix product around it, and the time that this took."""
+
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        began = time.perf_counter()
+        before = peak_rate()
+        middle = time.perf_counter()
+        made = work(*arguments, **named)
+        end = time.perf_counter()
+        spent["rate"] = (before + peak_rate()) / 2
+        spent["probe"] = middle - began + time.perf_counter() - end
+        return made
+
+    return wrapped
+
+
+def profiled(work: Callable[..., Any], kinds: dict[str, float]) -> Callable[..., Any]:
+    """Return the same function, which adds the share of its time that each kind of operation took."""
+
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        with torch.profiler.profile() as seen:
+            made = work(*arguments, **named)
+        times = {event.key: event.self_cpu_time_total for event in seen.key_averages()}
+        whole = sum(times.values())
+        kinds.update({kind: sum(times.get(name, 0) for name in names) / whole for kind, names in KINDS.items()})
+        kinds["the rest"] = 1 - sum(kinds.values())
+        return made
 
     return wrapped
 
@@ -226,9 +276,7 @@ def main() -> None:
     options.budget = options.budget or group_tokens(options.prompt)
     torch.set_num_threads(1)
     if options.side:
-        made = SIDES[options.side](options.model, options.prompt, options.budget)
-        made["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-        print(json.dumps({**made, "rate": peak_rate()}))
+        print(json.dumps(SIDES[options.side](options.model, options.prompt, options.budget)))
         return
     found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES if options.only in (None, side)}
     with tempfile.TemporaryDirectory() as place:
@@ -241,27 +289,43 @@ def main() -> None:
 
 
 def show(found: dict[str, list[dict[str, Any]]], options: argparse.Namespace) -> None:
-    """Print medians, ratios within rounds, and where our time goes."""
+    """Print medians, and ratios within rounds."""
     time_of = {side: [statistics.median(made["times"]) for made in rounds] for side, rounds in found.items()}
-    memory_of = {side: [made["peak"] - made["base"] for made in rounds] for side, rounds in found.items()}
+    memory_of = {side: [made["memory"] for made in rounds] for side, rounds in found.items()}
     print(f"{PROMPTS} prompts of {options.prompt} tokens x {SIZE} responses of {LENGTH}, {options.rounds} rounds")
     for side in found:
         seconds, memory = statistics.median(time_of[side]), statistics.median(memory_of[side])
         print(f"{side:5} {seconds:8.2f} s a step {memory:8.0f} MB above the model")
     if len(found) == 2:
-        faster = statistics.median(t / o for t, o in zip(time_of["trl"], time_of["ours"], strict=True))
-        smaller = statistics.median(t / o for t, o in zip(memory_of["trl"], memory_of["ours"], strict=True))
-        print(f"ours is {faster:.1f} times faster, in 1/{smaller:.1f} of the memory")
-    if "ours" not in found:
-        return
+        faster = [t / o for t, o in zip(time_of["trl"], time_of["ours"], strict=True)]
+        smaller = [t / o for t, o in zip(memory_of["trl"], memory_of["ours"], strict=True)]
+        print(f"ours is {spread(faster)} times faster, in 1/{spread(smaller)} of the memory")
+    if "ours" in found:
+        show_ours(found["ours"], options)
+
+
+def show_ours(rounds: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Print what our step is made of, and how near its update comes to the rate of a matrix product."""
+    for name in rounds[0]["parts"][0]:
+        print(f"    {name:22} {statistics.median(part[name] for made in rounds for part in made['parts']):6.2f} s")
     work = update_work(options.prompt)
-    shares = [work / part["forward and backward"] / made["rate"] for made in found["ours"] for part in made["parts"]]
+    shares = [
+        100 * work / part["forward and backward"] / rate
+        for made in rounds
+        for part, rate in zip(made["parts"], made["rates"], strict=True)
+    ]
+    rate = statistics.median(rate for made in rounds for rate in made["rates"])
     print(
-        f"the update needs {work:.0f} GFLOP of matrix products, at {statistics.median(shares):.0%} of one thread's peak"
+        f"forward and backward need {work:.0f} GFLOP of matrix products; a large one runs at {rate:.0f} GFLOP/s beside"
     )
-    for name in found["ours"][0]["parts"][0]:
-        seconds = statistics.median(part[name] for made in found["ours"] for part in made["parts"])
-        print(f"    {name:22} {seconds:6.2f} s")
+    print(f"them, and they reach {spread(shares)} % of that. Their time:")
+    for kind in rounds[0]["kinds"]:
+        print(f"    {kind:36} {statistics.median(made['kinds'][kind] for made in rounds):6.1%}")
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return the median of some values, and their range."""
+    return f"{statistics.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
 
 
 if __name__ == "__main__":

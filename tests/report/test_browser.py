@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from language_directory import build_language_directory
 
+from assay.report.language.page import build_language_page
 from assay.report.page import build_page
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
@@ -37,10 +39,14 @@ def browser() -> Iterator[sync_api.Browser]:
         launched.close()
 
 
-@pytest.fixture(scope="module", params=["sampled_run", "exact_run"])
+@pytest.fixture(scope="module", params=["sampled_run", "exact_run", "language_run"])
 def page_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("page") / "report.html"
-    file.write_text(build_page(request.getfixturevalue(request.param)), encoding="utf-8")
+    if request.param == "language_run":
+        page = build_language_page(build_language_directory(file.parent / "run"))
+    else:
+        page = build_page(request.getfixturevalue(request.param))
+    file.write_text(page, encoding="utf-8")
     return file
 
 
