@@ -1,7 +1,7 @@
 """One RL step of a 22-million-parameter language model against TRL's RLOOTrainer, on one thread.
 
     make benchmark-lm                                   (prompts of 256 tokens)
-    .venv-trl/bin/python benchmarks/lm_step.py --prompt 1024 --only ours
+    .venv-trl/bin/python benchmarks/lm_step.py --prompt 1024 --problems 1        (TRL with 4 needs over 20 GB)
 
 Qwen2's architecture, 6 layers of width 384, 6 heads and 2 of keys, vocabulary 32,000, weights tied; 4 prompts x 8
 responses of exactly 64 tokens, float32, no reference model. Everything between two steps counts on both sides:
@@ -257,7 +257,7 @@ SIDES = {"ours": ours, "trl": theirs}
 def run_side(side: str, model: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Take one side's steps in a process of its own."""
     command = [sys.executable, __file__, "--side", side, "--model", str(model)]
-    command += ["--prompt", str(options.prompt), "--budget", str(options.budget)]
+    command += ["--prompt", str(options.prompt), "--problems", str(options.problems), "--budget", str(options.budget)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     made: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -265,14 +265,17 @@ def run_side(side: str, model: Path, options: argparse.Namespace) -> dict[str, A
 
 
 def main() -> None:
+    global PROMPTS
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prompt", type=int, default=256, help="tokens of each prompt")
+    parser.add_argument("--problems", type=int, default=PROMPTS, help="prompts a step")
     parser.add_argument("--budget", type=int, help="our policy.token_budget; where absent, the tokens of one group")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=list(SIDES), help="leave the other side out")
     parser.add_argument("--side", choices=list(SIDES), help=argparse.SUPPRESS)
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    PROMPTS = options.problems
     options.budget = options.budget or group_tokens(options.prompt)
     torch.set_num_threads(1)
     if options.side:
