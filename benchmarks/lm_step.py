@@ -1,7 +1,7 @@
 """One RL step of a 22-million-parameter language model against TRL's RLOOTrainer, on one thread.
 
     make benchmark-lm                                   (prompts of 256 tokens)
-    .venv-trl/bin/python benchmarks/lm_step.py --prompt 1024 --problems 1        (TRL with 4 needs over 20 GB)
+    .venv-trl/bin/python benchmarks/lm_step.py --prompt 1024 --problems 1        (TRL with 4 would need over 20 GB)
 
 Qwen2's architecture, 6 layers of width 384, 6 heads and 2 of keys, vocabulary 32,000, weights tied; 4 prompts x 8
 responses of exactly 64 tokens, float32, no reference model. Everything between two steps counts on both sides:
