@@ -69,7 +69,7 @@ $(VENV)-trl/ready: requirements/constraints.txt pyproject.toml
 
 # TRL, verl and OpenRLHF in one environment. verl and OpenRLHF go in without their own pins, which exclude each other.
 test-peers: $(VENV)-peers/ready
-	$(VENV)-peers/bin/python -m pytest -q tests/peers
+	$(VENV)-peers/bin/python -m pytest -q tests/peers tests/tasks/test_rewards.py tests/runs/test_language_data.py
 
 peers-table: $(VENV)-peers/ready
 	$(VENV)-peers/bin/python benchmarks/peers.py
