@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 from assay.errors import ConfigError, RunError
 from assay.evidence.files import resume_command
 from assay.runs.language.layout import Layout
-from assay.runs.language.measure import SPLITS, measure
-from assay.runs.language.results import ALL_POINTS, at_point, gains
+from assay.runs.language.measure import SPLITS
+from assay.runs.language.results import at_point, gains, measure_point
 from assay.runs.language.train import open_language_run
 from assay.runs.language.weights import load_checkpoint
 from assay.runs.language.workshop import opened
@@ -59,28 +59,31 @@ def evaluate_language(
         raise ConfigError(f"split = {split!r}: no such split; use one of {', '.join(SPLITS)}")
     if samples is not None and samples < 1:
         raise ConfigError(f"samples = {samples}: need at least 1")
-    place = Path(output)
+    (made,) = measure_again(Path(output), (split,), samples=samples, say=say)
+    return made
+
+
+def measure_again(
+    place: Path,
+    splits: Sequence[str],
+    *,
+    samples: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[LanguageEvaluation]:
+    """Reload a finished run's weights, each point's once, and measure them on some splits; see above."""
     recipe, problems = open_language_run(place)
     layout = Layout(place)
     if samples is not None:  # pass@k is of as many samples as there are
         few = tuple(k for k in recipe.evaluation.pass_k if k <= samples)
         recipe = recipe.model_copy(update={"evaluation": recipe.evaluation.model_copy(update={"pass_k": few})})
+    made: dict[str, dict[str, Record]] = {split: {} for split in splits}
     with opened(recipe, problems) as workshop:
         state = load_checkpoint(layout, workshop.loaded.policy, recipe, base=workshop.loaded.digest)
         if state is None or state.phase != "done":
             raise RunError(f"{place}: this run has not finished; continue it with: {resume_command(place)}")
-        made = {}
+        count = samples or recipe.evaluation.samples
         for name in points(recipe):
-            say(f"measuring {name} on {split}")
-            occasion = ALL_POINTS.index(name) * len(SPLITS) + SPLITS.index(split)
             with at_point(workshop, state, name, layout.warmup) as policy:
-                made[name] = measure(
-                    workshop,
-                    policy,
-                    name,
-                    split,
-                    occasion=occasion,
-                    samples=samples or recipe.evaluation.samples,
-                    greedy=recipe.evaluation.greedy,
-                )
-    return LanguageEvaluation(split, made, gains(made))
+                for split in splits:
+                    made[split][name] = measure_point(workshop, policy, name, split, samples=count, say=say)
+    return [LanguageEvaluation(split, found, gains(found)) for split, found in made.items()]

@@ -55,20 +55,10 @@ def compute_results(
     bounds: dict[str, dict[str, Record]] = {}
     for name in points(recipe):
         with at_point(workshop, state, name, warmup) as policy:
-            made[name] = {}
-            for split in SPLITS:
-                say(f"measuring {name} on {split}")
-                occasion = ALL_POINTS.index(name) * len(SPLITS) + SPLITS.index(split)
-                made[name][split] = measure(
-                    workshop,
-                    policy,
-                    name,
-                    split,
-                    occasion=occasion,
-                    samples=evaluation.samples,
-                    greedy=evaluation.greedy,
-                    keep=keep,
-                )
+            made[name] = {
+                split: measure_point(workshop, policy, name, split, samples=evaluation.samples, keep=keep, say=say)
+                for split in SPLITS
+            }
             if evaluation.bounds:
                 say(f"certifying bounds of {name}")
                 bounds[name] = {"test": certify(workshop, policy, passes=evaluation.bounds)}
@@ -93,6 +83,33 @@ def compute_results(
         "signal": signal(rows),
         "digests": dict(digests),
     }
+
+
+def measure_point(
+    workshop: Workshop,
+    policy: CausalPolicy,
+    name: str,
+    split: str,
+    *,
+    samples: int,
+    keep: Callable[[Sample], None] = lambda sample: None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Record:
+    """Return the record of a point on a split, its responses drawn at the addresses that are its own.
+
+    Args:
+        workshop: of the run.
+        policy: as it was at the point.
+        name: of the point.
+        split: ``"train"`` or ``"test"``.
+        samples: responses a problem.
+        keep: receives every response.
+        say: is told what is being measured.
+    """
+    say(f"measuring {name} on {split}")
+    occasion = ALL_POINTS.index(name) * len(SPLITS) + SPLITS.index(split)
+    greedy = workshop.recipe.evaluation.greedy
+    return measure(workshop, policy, name, split, occasion=occasion, samples=samples, greedy=greedy, keep=keep)
 
 
 @contextmanager

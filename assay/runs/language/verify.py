@@ -9,7 +9,7 @@ from assay.errors import AssayError
 from assay.evidence.files import local, read_json, read_regular, read_rows
 from assay.report.language.page import build_language_page
 from assay.runs.environment import differences
-from assay.runs.language.evaluate import evaluate_language
+from assay.runs.language.evaluate import measure_again
 from assay.runs.language.layout import Layout
 from assay.runs.language.measure import SPLITS
 from assay.runs.language.train import environment, open_language_run, train_language
@@ -31,11 +31,10 @@ def recompute_language(place: Path) -> Claim:
     try:
         recorded = read_json(Layout(place).results)
         findings = []
-        for split in SPLITS:
-            made = evaluate_language(place, split)
+        for made in measure_again(place, SPLITS):
             for point, record in made.points.items():
-                path = f"points.{point}.{split}."
-                findings += deviations(recorded["points"][point][split], record, tolerance=TOLERANCE, path=path)
+                path = f"points.{point}.{made.split}."
+                findings += deviations(recorded["points"][point][made.split], record, tolerance=TOLERANCE, path=path)
         if build_language_page(place).encode() != read_regular(Layout(place).report):
             findings.append("report.html: is not the page that the run's files give")
     except AssayError as error:
